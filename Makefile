@@ -1,0 +1,61 @@
+# Everything a person or the CI does here. Needs Python 3.11+ and make; the rest arrives in .venv.
+# `make` alone lists the targets: the texts after `##` are the list.
+
+VENV := .venv
+STAMP := $(VENV)/.stamp
+RUN := $(VENV)/bin
+CODE := $(wildcard src tests scripts examples benchmarks prove)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test serve check format bench bench-full bench-peers prove lock dist clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## everything into .venv, once (another Python: make setup PYTHON=python3.12)
+
+$(STAMP): pyproject.toml constraints.txt src/waypost/version.py scripts/make_venv.py
+	@python=$$(sh scripts/find_python.sh) && "$$python" -m scripts.make_venv && touch $@
+
+demo: $(STAMP) ## the broker at work, in about a minute, ends by itself
+	@$(RUN)/python examples/demo.py
+
+test: $(STAMP) ## every test (ARGS=tests/unit for a part)
+	@$(RUN)/python -m scripts.test_servers test
+	$(RUN)/python -m pytest $(ARGS)
+
+serve: $(STAMP) ## a broker on port 8080, data in waypost-data (ARGS="--port 9000")
+	@$(RUN)/waypost serve $(ARGS)
+
+check: $(STAMP) ## format, lint, types, import contracts
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+	$(RUN)/mypy $(CODE)
+	$(RUN)/lint-imports --no-logo
+
+format: $(STAMP) ## write the code as `make check` wants it
+	$(RUN)/ruff format .
+	$(RUN)/ruff check --fix .
+
+bench: $(STAMP) ## Waypost and every installed peer, up to 15 minutes
+	@$(RUN)/python -m benchmarks.run $(ARGS)
+
+bench-full: $(STAMP) ## the same with every cell and the backlog of 10 million
+	@$(RUN)/python -m benchmarks.run --full $(ARGS)
+
+bench-peers: ## install the peers that the benchmark compares with (Debian, root)
+	@benchmarks/install_peers.sh
+
+prove: $(STAMP) ## kill -9 and power cuts: that no acknowledged message is lost (root, long, resumable)
+	@$(RUN)/python -m scripts.test_servers prove
+	@$(RUN)/python -m prove $(ARGS)
+
+lock: $(STAMP) ## renew constraints.txt from pyproject.toml
+	$(RUN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --all-extras --group dev -o constraints.txt pyproject.toml
+
+dist: $(STAMP) ## wheel and source archive into dist
+	$(RUN)/python -m hatchling build
+
+clean: ## remove .venv and everything built
+	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,91 @@
+"""Sets up .venv with everything the Makefile runs: Waypost itself (editable), all its extras and the development tools.
+
+    PYTHON -m scripts.make_venv
+
+Every version comes from constraints.txt. pip installs uv, uv installs the rest; where uv is not to be had or cannot
+reach the packages, pip does it alone, only slower. Standard library only: nothing is installed yet when this runs.
+"""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from scripts import debian
+
+VENV = Path(".venv")
+PYTHON = VENV / "bin" / "python"
+PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+UV = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON)]
+LOCKED = ["--constraint", "constraints.txt"]
+
+
+class SetUpFailed(Exception):
+    """Its text is the one line that a person reads."""
+
+
+def main() -> int:
+    try:
+        make_venv()
+        install_everything()
+    except SetUpFailed as failure:
+        print(f"waypost: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make_venv() -> None:
+    if works([str(PYTHON), "-m", "pip", "--version"]):
+        return
+    if VENV.exists():
+        shutil.rmtree(VENV)  # half made, or its Python is gone
+    say(f"making {VENV} with Python {sys.version.split()[0]}")
+    if has_ensurepip() or (debian.can_install() and debian.install([venv_package()]) and has_ensurepip()):
+        run([sys.executable, "-m", "venv", str(VENV)])
+    elif importlib.util.find_spec("pip"):
+        run([sys.executable, "-m", "venv", "--without-pip", str(VENV)])
+        run([sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "pip"])
+    else:
+        raise SetUpFailed(f"this Python cannot make virtual environments; run: apt install {venv_package()}")
+
+
+def install_everything() -> None:
+    """The tools first: hatchling, one of them, then builds Waypost in this environment and needs no other."""
+    say("installing what constraints.txt names (a minute or two the first time)")
+    run([*PIP, *LOCKED, "--upgrade", "pip"])
+    steps = [["--group", "dev"], ["--no-build-isolation", "--editable", ".[all]"]]
+    if works([*PIP, *LOCKED, "uv"]) and all(works([*UV, *LOCKED, *step]) for step in steps):
+        return
+    say("uv cannot be used here; going on with pip")
+    for step in steps:
+        run([*PIP, *LOCKED, *step])
+
+
+def venv_package() -> str:
+    return f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+
+
+def has_ensurepip() -> bool:
+    importlib.invalidate_caches()
+    return importlib.util.find_spec("ensurepip") is not None
+
+
+def works(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def run(command: list[str]) -> None:
+    if subprocess.run(command, stdin=subprocess.DEVNULL).returncode != 0:
+        raise SetUpFailed(f"set-up stopped at: {' '.join(command)}")
+
+
+def say(line: str) -> None:
+    print(f"waypost: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
