@@ -55,11 +55,14 @@ def install_everything() -> None:
     say("installing what constraints.txt names (a minute or two the first time)")
     run([*PIP, *LOCKED, "--upgrade", "pip"])
     steps = [["--group", "dev"], ["--no-build-isolation", "--editable", ".[all]"]]
-    if works([*PIP, *LOCKED, "uv"]) and all(works([*UV, *LOCKED, *step]) for step in steps):
-        return
-    say("uv cannot be used here; going on with pip")
-    for step in steps:
-        run([*PIP, *LOCKED, *step])
+    try:
+        run([*PIP, *LOCKED, "uv"])
+        for step in steps:
+            run([*UV, *LOCKED, *step])
+    except (SetUpFailed, OSError):
+        say("uv cannot be used here; going on with pip")
+        for step in steps:
+            run([*PIP, *LOCKED, *step])
 
 
 def venv_package() -> str:
