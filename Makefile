@@ -51,7 +51,7 @@ prove: $(STAMP) ## kill -9 and power cuts: that no acknowledged message is lost 
 	@$(RUN)/python -m prove $(ARGS)
 
 lock: $(STAMP) ## renew constraints.txt from pyproject.toml
-	$(RUN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-header --no-annotate \
+	$(RUN)/uv pip compile --quiet --system-certs --universal --upgrade --python-version 3.11 --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --all-extras --group dev -o constraints.txt pyproject.toml
 
 dist: $(STAMP) ## wheel and source archive into dist

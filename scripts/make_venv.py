@@ -17,7 +17,8 @@ from scripts import debian
 VENV = Path(".venv")
 PYTHON = VENV / "bin" / "python"
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-UV = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON)]
+# A house with its own certificate authority has it in the system, and pip looks there too.
+UV = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--system-certs", "--python", str(PYTHON)]
 LOCKED = ["--constraint", "constraints.txt"]
 
 
