@@ -28,7 +28,8 @@ def install(packages: list[str]) -> bool:
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with _services_stay_down():
         return all(
-            subprocess.run(command, env=quiet, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode == 0
+            subprocess.run(command, env=quiet, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode
+            == 0
             for command in (
                 ["apt-get", "-q", "update"],
                 ["apt-get", "install", "-yq", "--no-install-recommends", *packages],

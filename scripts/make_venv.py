@@ -1,9 +1,9 @@
-"""Sets up .venv with everything the Makefile runs: Waypost itself (editable), all its extras and the development tools.
+"""Sets up .venv with all that the Makefile runs: Waypost itself (editable), its extras, the development tools.
 
     PYTHON -m scripts.make_venv
 
-Every version comes from constraints.txt. pip installs uv, uv installs the rest; where uv is not to be had or cannot
-reach the packages, pip does it alone, only slower. Standard library only: nothing is installed yet when this runs.
+Every version comes from constraints.txt. pip installs uv, uv installs the rest; where uv is not to be had or
+cannot reach the packages, pip does it alone, only slower. Standard library only: nothing is installed yet.
 """
 
 import importlib.util
@@ -42,9 +42,11 @@ def make_venv() -> None:
     if VENV.exists():
         shutil.rmtree(VENV)  # half made, or its Python is gone
     say(f"making {VENV} with Python {sys.version.split()[0]}")
-    if has_ensurepip() or (debian.can_install() and debian.install([venv_package()]) and has_ensurepip()):
+    if not present("ensurepip") and not present("pip") and debian.can_install():
+        debian.install([venv_package()])
+    if present("ensurepip"):
         run([sys.executable, "-m", "venv", str(VENV)])
-    elif importlib.util.find_spec("pip"):
+    elif present("pip"):
         run([sys.executable, "-m", "venv", "--without-pip", str(VENV)])
         run([sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "pip"])
     else:
@@ -70,9 +72,9 @@ def venv_package() -> str:
     return f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
 
 
-def has_ensurepip() -> bool:
+def present(module: str) -> bool:
     importlib.invalidate_caches()
-    return importlib.util.find_spec("ensurepip") is not None
+    return importlib.util.find_spec(module) is not None
 
 
 def works(command: list[str]) -> bool:

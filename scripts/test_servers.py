@@ -3,8 +3,8 @@
     python -m scripts.test_servers test        before `make test`
     python -m scripts.test_servers prove       before `make prove`
 
-As root on Debian what is missing gets installed; anywhere else it is named with its command, and the run goes on: a test
-that needs it skips with that reason, and under CI=true fails (tests/conftest.py). Standard library only.
+As root on Debian what is missing gets installed; anywhere else it is named with its command, and the run goes
+on: a test that needs it skips with that reason, and under CI=true fails (tests/conftest.py).
 """
 
 import os
