@@ -1,4 +1,4 @@
-"""Sets up .venv with all that the Makefile runs: Waypost itself (editable), its extras, the development tools.
+"""Sets up .venv with all that the Makefile runs: Waypost itself (editable), its extras, the tools.
 
     PYTHON -m scripts.make_venv
 

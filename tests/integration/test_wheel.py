@@ -1,4 +1,4 @@
-"""The wheel alone is Waypost: built here, installed into an empty environment, it takes and gives messages."""
+"""The wheel alone is Waypost: built here, installed into an empty environment, it serves messages."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment with the wheel and what it depends on, and nothing else, not even pip."""
+    """The bin folder of an environment with the wheel and what it depends on; not even pip beside it."""
     venv = tmp_path_factory.mktemp("empty") / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv)
     pip = (sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "--quiet")
