@@ -16,10 +16,15 @@ ROOT = Path(__file__).parents[2]
 #: Hosts of package registries and paths of one person's machine: neither belongs into a repository.
 REGISTRY_HOST = re.compile(
     r"pypi\.org|pythonhosted\.org|npmjs\.(?:org|com)|repo1?\.maven\.(?:apache\.)?org|(?:deb|security)\.debian\.org"
-    r"|archive\.ubuntu\.com|--(?:extra-)?index-url[ =]\S|artifactory|crates\.io",
+    r"|archive\.ubuntu\.com|--(?:extra-)?index-url[ =]\S|crates\.io",
     re.IGNORECASE,
 )
 MACHINE_PATH = re.compile(r"/(?:work/(?:main|shared)|root|home/\w+|Users/\w+)\b")
+
+#: What `import waypost` offers. A name leaves only with a line under Upgrading in the CHANGELOG.
+PUBLIC_NAMES = [
+    "__version__",
+]
 
 FIRST_TARGETS = {
     "help",
@@ -108,6 +113,11 @@ def test_the_changelog_has_an_entry_for_this_version_with_upgrading_first() -> N
 
 def test_the_package_and_its_metadata_tell_the_same_version() -> None:
     assert waypost.__version__ == version("waypost")
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(waypost.__all__) == PUBLIC_NAMES
+    assert [name for name in PUBLIC_NAMES if not hasattr(waypost, name)] == []
 
 
 def test_ci_calls_two_make_targets_and_nothing_else() -> None:
