@@ -25,16 +25,16 @@ def install_command(packages: list[str]) -> str:
 def install(packages: list[str]) -> bool:
     """Update the lists once and install; says what it does, returns whether it worked."""
     print(f"waypost: installing {' '.join(packages)}", flush=True)
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with _services_stay_down():
-        return all(
-            subprocess.run(command, env=quiet, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode
-            == 0
-            for command in (
-                ["apt-get", "-q", "update"],
-                ["apt-get", "install", "-yq", "--no-install-recommends", *packages],
-            )
-        )
+        _apt_get("update")  # a source that does not answer need not be the one that has them
+        return _apt_get("install", "--yes", "--no-install-recommends", *packages)
+
+
+def _apt_get(*arguments: str) -> bool:
+    command = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120", *arguments]
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, env=quiet, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return done.returncode == 0
 
 
 @contextmanager
