@@ -1,0 +1,395 @@
+"""The broker: the use cases, as the edges call them.
+
+    publish ─┐                    ┌─ parked fetches (long poll), woken as deliveries become ready
+    fetch   ─┼─▶ committer ─▶ store ─ due ─▶ timer ─▶ Tick      jobs ─▶ Work, slice by slice      hourly ─▶ Reap
+    confirm ─┘                    └─ followers of the log
+
+Callbacks, not tasks, on the way of a message: `done(result)` is called exactly once, in the loop's thread, with the command's
+result or a `Refused`. `ask` is the same for code that would rather await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from .commands import (
+    JOB_DEFAULTS,
+    JOB_STATES,
+    Command,
+    Fetch,
+    Fetched,
+    Job,
+    JobKind,
+    Publish,
+    PublishMany,
+    Reap,
+    Release,
+    Staged,
+    StartJob,
+    Tick,
+    Work,
+)
+from .committer import Committer, Done
+from .errors import Busy, QueueNotFound, Refused, StoreBroken
+from .filters import Filter
+from .instants import SECOND, Clock, SteadyClock
+from .message import payload_hash
+from .store import Applied, Event, Store
+
+log = logging.getLogger("waypost")
+
+#: bodies up to this are hashed in the loop; larger ones in a thread, which hashlib lets run beside it
+HASH_IN_LOOP_BYTES = 64 << 10
+#: large bodies on their way through the threads
+MAX_STAGING_BYTES = 256 << 20
+#: how many events one read of the log brings
+LOG_CHUNK = 500
+
+
+class Waiter:
+    """A fetch that waits for something to fetch."""
+
+    __slots__ = ("command", "done", "ticket", "timer")
+
+    def __init__(self, command: Fetch, done: Done, ticket: int) -> None:
+        self.command, self.done, self.ticket = command, done, ticket
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Broker:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        on_broken: Callable[[StoreBroken], None],
+        reap_every_seconds: float = 60.0,
+        **limits: int,
+    ) -> None:
+        self.store = store
+        self.clock = clock or SteadyClock()
+        self._loop = asyncio.get_running_loop()
+        self.committer = Committer(store, on_applied=self._applied, on_broken=on_broken, **limits)
+        self._threads = ThreadPoolExecutor(2, "payload")
+        self._staging_bytes = 0
+        self._parked: dict[str, dict[int, Waiter]] = {}
+        self._tickets = 0
+        self._followers: set[asyncio.Event] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: int | None = None
+        self._ticking = self._working = False
+        self._reap_every_seconds = reap_every_seconds
+        self._stopping = False
+        self._reaper = self._loop.call_later(min(1.0, reap_every_seconds), self._reap)
+        # Leases and jobs that an earlier process left behind.
+        self._tick()
+        self._work()
+
+    # ── commands ────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, command: Command, done: Done, size: int = 0) -> None:
+        self.committer.submit(command, done, size)
+
+    async def ask(self, command: Command) -> Any:
+        """The result; a Refused is raised."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(result: Any) -> None:
+            if not answer.done():
+                answer.set_result(result)
+
+        if isinstance(command, Publish):
+            self.publish(command, done)
+        elif isinstance(command, PublishMany):
+            self.publish_many(command, done)
+        else:
+            self.submit(command, done)
+        result = await answer
+        if isinstance(result, Refused):
+            raise result
+        return result
+
+    def publish(self, command: Publish, done: Done) -> None:
+        refusal = self._publish_refusal()
+        if refusal is not None:
+            done(refusal)
+            return
+        size = command.size
+        if size <= HASH_IN_LOOP_BYTES:
+            command.hash = payload_hash(command.body)  # type: ignore[arg-type]
+            self.committer.submit(command, done, size)
+        else:
+            self._stage([command], size, lambda: self.committer.submit(command, done, 0), done)
+
+    def publish_many(self, command: PublishMany, done: Done) -> None:
+        refusal = self._publish_refusal()
+        if refusal is not None:
+            done(refusal)
+            return
+        size = sum(message.size for message in command.messages)
+        if size <= 4 * HASH_IN_LOOP_BYTES:
+            for message in command.messages:
+                message.hash = payload_hash(message.body)  # type: ignore[arg-type]
+            self.committer.submit(command, done, size)
+        else:
+            self._stage(command.messages, size, lambda: self.committer.submit(command, done, size), done)
+
+    def _publish_refusal(self) -> Exception | None:
+        if self._stopping:
+            return Busy("the broker is stopping")
+        return self.store.refusal()
+
+    def _stage(self, messages: list[Publish], size: int, then: Callable[[], None], done: Done) -> None:
+        """Hash, and put large bodies away, in a thread; then go on in the loop."""
+        if self._staging_bytes + size > MAX_STAGING_BYTES:
+            done(Busy("too many large bodies at once"))
+            return
+
+        def put_away() -> None:
+            for message in messages:
+                body = message.body
+                assert isinstance(body, bytes)
+                message.hash = payload_hash(body)
+                if len(body) > self.store.inline_bytes:
+                    message.body = self.store.stage(body)
+
+        def staged(future: asyncio.Future[None]) -> None:
+            self._staging_bytes -= size
+            error = future.exception()
+            if error is None:
+                then()
+            elif isinstance(error, Refused):
+                done(error)
+            else:
+                self.committer.broke(error)
+
+        self._staging_bytes += size
+        self._loop.run_in_executor(self._threads, put_away).add_done_callback(staged)
+
+    # ── fetch, with its wait ────────────────────────────────────────────────────────────────
+
+    def fetch(self, command: Fetch, done: Done, wait_us: int = 0) -> Waiter | None:
+        """`done` gets list[Fetched], empty when nothing came within the wait. The returned waiter can be given up."""
+        ready = self.store.ready(command.queue)
+        if ready is None and self.committer.idle:
+            done(QueueNotFound(command.queue))
+            return None
+        waiter = None
+        if wait_us and not self._stopping:
+            self._tickets += 1
+            waiter = Waiter(command, done, self._tickets)
+            waiter.timer = self._loop.call_later(wait_us / SECOND, self._waited, waiter)
+        if ready == 0 and self.committer.idle:
+            # An empty queue costs no transaction.
+            if waiter is None:
+                done([])
+            else:
+                self._park(waiter)
+        elif waiter is None:
+            self.committer.submit(command, lambda result: self._hand_over(result, done))
+        else:
+            self._try(waiter)
+        return waiter
+
+    def give_up(self, waiter: Waiter) -> None:
+        """Its connection is gone: forget the fetch. What is being fetched for it already comes to `done` all the same."""
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+            waiter.timer = None
+        self._parked.get(waiter.command.queue, {}).pop(waiter.ticket, None)
+
+    def release(self, fetched: list[Fetched]) -> None:
+        """What was fetched for somebody who is gone goes back at once."""
+        self.submit(Release([message.receipt for message in fetched]), _ignore)
+
+    def _park(self, waiter: Waiter) -> None:
+        self._parked.setdefault(waiter.command.queue, {})[waiter.ticket] = waiter
+
+    def _try(self, waiter: Waiter) -> None:
+        def tried(result: Any) -> None:
+            if result == [] and waiter.timer is not None:
+                self._park(waiter)
+                # Ready, but not for this one: the next in line may have it.
+                self._wake(waiter.command.queue, 1, waiter.ticket)
+                return
+            self.give_up(waiter)
+            self._hand_over(result, waiter.done)
+
+        self.committer.submit(waiter.command, tried)
+
+    def _waited(self, waiter: Waiter) -> None:
+        waiter.timer = None
+        if self._parked.get(waiter.command.queue, {}).pop(waiter.ticket, None) is not None:
+            waiter.done([])
+
+    def _wake(self, queue: str, ready: int, after: int = 0) -> None:
+        """First come, first served, and no more than there is something for."""
+        parked = self._parked.get(queue)
+        if not parked:
+            return
+        for ticket in sorted(ticket for ticket in parked if ticket > after):
+            if ready <= 0:
+                return
+            waiter = parked.pop(ticket)
+            ready -= waiter.command.n
+            self._try(waiter)
+
+    def _hand_over(self, result: Any, done: Done) -> None:
+        """Large bodies are read in a thread first."""
+        if isinstance(result, Refused) or not any(isinstance(message.body, Staged) for message in result):
+            done(result)
+            return
+
+        def read() -> list[Fetched]:
+            return [_with_body(message, self.store) for message in result]
+
+        def finished(future: asyncio.Future[list[Fetched]]) -> None:
+            error = future.exception()
+            if error is None:
+                done(future.result())
+            elif isinstance(error, Refused):
+                done(error)
+            else:
+                self.committer.broke(error)
+
+        self._loop.run_in_executor(self._threads, read).add_done_callback(finished)
+
+    # ── work on many, and the log ───────────────────────────────────────────────────────────
+
+    async def start_job(self, kind: JobKind, filter: Filter, *, dry_run: bool = False) -> tuple[Job | None, int]:
+        """(the accepted job, how many deliveries match now)."""
+        wanted = filter.states if filter.states is not None else JOB_DEFAULTS[kind]
+        chosen = Filter(
+            id=filter.id,
+            queue=filter.queue,
+            states=frozenset(wanted & JOB_STATES[kind]),
+            since_at=filter.since_at,
+            until_at=filter.until_at,
+        )
+        matched, after = 0, 0
+        while True:
+            found, following = self.store.find(chosen, after, 1_000)
+            matched += len(found)
+            if following is None:
+                break
+            after = following
+            await asyncio.sleep(0)
+        if dry_run:
+            return None, matched
+        return await self.ask(StartJob(kind=kind, filter=chosen, matched=matched)), matched
+
+    async def read(self, lo: int, hi: int) -> AsyncIterator[list[Event]]:
+        """The events lo … hi, in chunks, letting others run in between."""
+        while lo <= hi:
+            chunk = self.store.events(lo, min(hi, lo + LOG_CHUNK - 1))
+            if len(chunk) != min(hi, lo + LOG_CHUNK - 1) - lo + 1:
+                raise StoreBroken(f"the log has a gap after offset {lo}")
+            yield chunk
+            lo += len(chunk)
+            await asyncio.sleep(0)
+
+    async def grown(self, head: int, seconds: float) -> int:
+        """The log's head as soon as it is beyond `head`, or after the timeout."""
+        changed = asyncio.Event()
+        self._followers.add(changed)
+        try:
+            if self.store.bounds()[1] <= head and not self._stopping:
+                await asyncio.wait_for(changed.wait(), seconds)
+        except TimeoutError:
+            pass
+        finally:
+            self._followers.discard(changed)
+        return self.store.bounds()[1]
+
+    # ── what runs by itself ─────────────────────────────────────────────────────────────────
+
+    def _applied(self, applied: Applied) -> None:
+        for queue, ready in applied.ready.items():
+            self._wake(queue, ready)
+        for changed in self._followers:
+            changed.set()
+        if applied.due_at != self._timer_at:
+            self._set_timer(applied.due_at)
+        if applied.working and not self._working:
+            self._work()
+
+    def _set_timer(self, due_at: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = due_at
+        if due_at is not None and not self._stopping:
+            self._timer = self._loop.call_later(max(0, due_at - self.clock()) / SECOND, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_at = None
+        if not self._ticking:
+            self._ticking = True
+            self.submit(Tick(), self._ticked)
+
+    def _ticked(self, more: Any) -> None:
+        self._ticking = False
+        if more is True:
+            self._tick()
+        elif isinstance(more, Refused):
+            self._loop.call_later(0.1, self._tick)
+
+    def _work(self) -> None:
+        self._working = True
+        self.submit(Work(), self._worked)
+
+    def _worked(self, more: Any) -> None:
+        self._working = False
+        if more is True:
+            self._work()
+        elif isinstance(more, Refused):
+            self._loop.call_later(0.1, self._work)
+
+    def _reap(self) -> None:
+        def reaped(more: Any) -> None:
+            seconds = 0.05 if more is True else self._reap_every_seconds
+            if not self._stopping:
+                self._reaper = self._loop.call_later(seconds, self._reap)
+
+        self.submit(Reap(), reaped)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def drain(self) -> None:
+        """No new publishes, no waiting: long polls answer now, followers end."""
+        self._stopping = True
+        self._reaper.cancel()
+        self._set_timer(None)
+        for parked in list(self._parked.values()):
+            for waiter in list(parked.values()):
+                self.give_up(waiter)
+                waiter.done([])
+        for changed in self._followers:
+            changed.set()
+
+    async def close(self) -> None:
+        self.drain()
+        await self.committer.flush()
+        self.committer.close()
+        self._threads.shutdown()
+        self.store.close()
+
+
+def _ignore(result: Any) -> None:
+    pass
+
+
+def _with_body(message: Fetched, store: Store) -> Fetched:
+    if not isinstance(message.body, Staged):
+        return message
+    return msgspec.structs.replace(message, body=store.unstage(message.body))

@@ -1,0 +1,216 @@
+"""Commands: everything that changes state, and what each answers.
+
+The edges put commands into the committer's queue; a store applies a group of them in one transaction. A command's result
+is the type named beside it, or a `Refused` in its place.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from .delivery import DEAD, ENDED, WAITING, Outcome, State
+from .filters import Filter
+from .message import Envelope
+from .names import ANONYMOUS
+from .policy import Policy
+
+
+class Staged(msgspec.Struct, frozen=True, gc=False):
+    """A body that a store has put away already, because it is too large for the way of the small ones."""
+
+    size: int
+    #: the store's own word for where it lies
+    place: str
+
+
+class Publish(msgspec.Struct, kw_only=True, gc=False):
+    """-> Published"""
+
+    envelope: Envelope
+    body: bytes | Staged
+    #: SHA-256 of the body; the broker fills it in
+    hash: bytes = b""
+    #: the one queue it goes to; None: routed by object and topics
+    queue: str | None = None
+    #: whether a queue that does not exist is made
+    create: bool = True
+    #: the producer's own id
+    id: str | None = None
+    idempotency_key: str | None = None
+    delay_us: int = 0
+    ttl_us: int | None = None
+    #: 0 first, 9 last
+    priority: int = 5
+
+    @property
+    def size(self) -> int:
+        return self.body.size if isinstance(self.body, Staged) else len(self.body)
+
+
+class PublishMany(msgspec.Struct, gc=False):
+    """-> list[Published]; all or none"""
+
+    messages: list[Publish]
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    state: State
+    same_as: str | None = None
+
+
+class Fetch(msgspec.Struct, kw_only=True, gc=False):
+    """-> list[Fetched], empty when there is nothing to have"""
+
+    queue: str
+    consumer: str = ANONYMOUS
+    n: int = 1
+    #: None: the queue's
+    lease_us: int | None = None
+    #: only messages with a topic that matches
+    topic: str | None = None
+
+
+class Fetched(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    receipt: str
+    attempt: int
+    envelope: Envelope
+    created_at: int
+    body: bytes | Staged
+    until_at: int
+
+
+class Confirm(msgspec.Struct, kw_only=True, gc=False):
+    """-> list[Settled], one for each receipt"""
+
+    queue: str
+    receipts: list[str]
+    outcome: Outcome = Outcome.SUCCESS
+    reason: str | None = None
+    #: for a retry; None: the policy's back-off
+    delay_us: int | None = None
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    receipt: str
+    id: str | None = None
+    #: the delivery's; None when the receipt is stale
+    state: State | None = None
+
+
+class Extend(msgspec.Struct, kw_only=True, gc=False):
+    """-> list[Extended], one for each receipt"""
+
+    queue: str
+    receipts: list[str]
+    lease_us: int | None = None
+
+
+class Extended(msgspec.Struct, frozen=True, gc=False):
+    receipt: str
+    #: None when the receipt is stale
+    until_at: int | None = None
+
+
+class Release(msgspec.Struct, gc=False):
+    """Give back what could not be handed over. -> list[Settled]"""
+
+    receipts: list[str]
+
+
+class Remove(msgspec.Struct, gc=False):
+    """MQ-Core's unfenced DELETE: fetched becomes S, waiting C, anything else stays. -> bool: something was done"""
+
+    queue: str
+    id: str
+
+
+class DeclareQueue(msgspec.Struct, gc=False):
+    """Make a queue, or change its policy; `policy` None leaves an existing one's as it is. -> Declared"""
+
+    name: str
+    policy: Policy | None = None
+
+
+class Declared(msgspec.Struct, frozen=True, gc=False):
+    created: bool
+
+
+class DeleteQueue(msgspec.Struct, gc=False):
+    """The name is free at once; a job cancels what was in it. -> Job"""
+
+    name: str
+
+
+class JobKind(StrEnum):
+    REDRIVE = "redrive"
+    CANCEL = "cancel"
+    PURGE = "purge"
+    #: what a deleted queue leaves behind
+    DELETE = "delete"
+
+
+#: the deliveries a job may touch
+JOB_STATES = {
+    JobKind.REDRIVE: ENDED,
+    JobKind.CANCEL: WAITING,
+    JobKind.PURGE: WAITING,
+    JobKind.DELETE: WAITING | {State.F},
+}
+#: those it takes when the filter names no state
+JOB_DEFAULTS = {JobKind.REDRIVE: DEAD, JobKind.CANCEL: WAITING, JobKind.PURGE: WAITING}
+
+
+class StartJob(msgspec.Struct, kw_only=True, gc=False):
+    """Accept work on many deliveries, done later in slices; messages logged after this are not touched. -> Job"""
+
+    kind: JobKind
+    filter: Filter
+    matched: int
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    id: str
+    kind: JobKind
+    matched: int
+    done: int
+    started_at: int
+    ended_at: int | None = None
+
+
+class Work(msgspec.Struct, gc=False):
+    """One slice of the oldest open job. -> bool: more is left"""
+
+    limit: int = 1_000
+
+
+class Tick(msgspec.Struct, gc=False):
+    """What is due by the clock: leases that are over, delays that have passed, ttls. -> bool: more is due"""
+
+    limit: int = 1_000
+
+
+class Reap(msgspec.Struct, gc=False):
+    """Forget what has been kept for long enough. -> bool: more is left"""
+
+    limit: int = 1_000
+
+
+Command = (
+    Publish
+    | PublishMany
+    | Fetch
+    | Confirm
+    | Extend
+    | Release
+    | Remove
+    | DeclareQueue
+    | DeleteQueue
+    | StartJob
+    | Work
+    | Tick
+    | Reap
+)

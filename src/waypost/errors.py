@@ -1,0 +1,140 @@
+"""What can go wrong, as one tree.
+
+    WaypostError
+    ├── Refused                  the request cannot be done; nothing was changed
+    │   ├── RequestInvalid         400  something in it is malformed
+    │   ├── ConsumerRequired       400  the policy counts consumers and none was named
+    │   ├── QueueNotFound          404
+    │   ├── MessageNotFound        404
+    │   ├── JobNotFound            404
+    │   ├── IdTaken                409  the producer's own id names another message
+    │   ├── PayloadReaped          410  the message is kept, its body is not any more
+    │   ├── LogTrimmed             410  the log no longer goes back that far
+    │   ├── IdempotencyConflict    422  the key was used for another body
+    │   ├── QueueFull              429  maxMessages or maxBytes
+    │   ├── NotOffered             501  this store, or this version, does not have it
+    │   ├── Busy                   503  the commit queue is full, or the broker is stopping
+    │   └── DiskLow                507  below the free-space mark
+    ├── StoreUnusable            a store that must not be served (locked, newer, damaged …): refuse to start
+    └── StoreBroken              a commit failed: what it acknowledges from now on could be lost; stop answering
+
+Outcomes are values as often as exceptions: a store puts a `Refused` where that command's result
+would stand, so one bad command never fails its neighbours. Each carries the fixed code word and the
+hint that the wire shows; `http` adds nothing but the shape.
+"""
+
+from __future__ import annotations
+
+
+class WaypostError(Exception):
+    """Anything Waypost itself reports."""
+
+
+class StoreUnusable(WaypostError):
+    """The store cannot be served; its text says why and what to do."""
+
+
+class StoreBroken(WaypostError):
+    """A commit failed. Nothing may be acknowledged any more by this process."""
+
+
+class Refused(WaypostError):
+    """A request that was not carried out."""
+
+    status = 400
+    code = "REFUSED"
+    title = "Refused"
+    hint = "GET /v1/openapi.json lists what can be asked"
+    #: seconds after which trying again makes sense; None where it never does
+    retry_after: int | None = None
+
+    def __init__(self, detail: str, hint: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        if hint is not None:
+            self.hint = hint
+
+
+class RequestInvalid(Refused):
+    code, title = "REQUEST_INVALID", "Request invalid"
+
+    def __init__(self, detail: str, hint: str | None = None, code: str | None = None) -> None:
+        super().__init__(detail, hint)
+        if code is not None:
+            self.code = code
+            self.title = code.replace("_", " ").capitalize()
+
+
+class ConsumerRequired(Refused):
+    code, title = "CONSUMER_REQUIRED", "Consumer required"
+    hint = "name the consumer in Waypost-Consumer or ?consumer="
+
+
+class QueueNotFound(Refused):
+    status, code, title = 404, "QUEUE_NOT_FOUND", "Queue not found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no queue {name!r}", f"PUT /v1/queues/{name} makes one; GET /v1/queues lists them")
+
+
+class MessageNotFound(Refused):
+    status, code, title = 404, "MESSAGE_NOT_FOUND", "Message not found"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"no message {id!r}", "completed messages are kept for the queue's `keep`, 7 days by default")
+
+
+class JobNotFound(Refused):
+    status, code, title = 404, "JOB_NOT_FOUND", "Job not found"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"no job {id!r}", "redrive, cancel and purge answer with the job's id")
+
+
+class IdTaken(Refused):
+    status, code, title = 409, "ID_TAKEN", "Id taken"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"id {id!r} names a message with another body", "send a new id, or leave X-Message-Id out"
+        )
+
+
+class PayloadReaped(Refused):
+    status, code, title = 410, "PAYLOAD_REAPED", "Payload reaped"
+    hint = "the queue's `keep` says for how long bodies of completed messages stay"
+
+
+class LogTrimmed(Refused):
+    status, code, title = 410, "LOG_TRIMMED", "Log trimmed"
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(f"the log starts at offset {oldest}", f"GET /log?from={oldest}")
+
+
+class IdempotencyConflict(Refused):
+    status, code, title = 422, "IDEMPOTENCY_CONFLICT", "Idempotency key used for another body"
+    hint = "use a new Idempotency-Key for a new message"
+
+
+class QueueFull(Refused):
+    status, code, title = 429, "QUEUE_FULL", "Queue full"
+    hint = "wait for consumers, or raise maxMessages or maxBytes in the queue's policy"
+    retry_after = 10
+
+
+class NotOffered(Refused):
+    status, code, title = 501, "NOT_OFFERED", "Not offered"
+    hint = "GET /v1/openapi.json lists what this broker offers"
+
+
+class Busy(Refused):
+    status, code, title = 503, "BUSY", "Busy"
+    hint = "try again after Retry-After seconds; an Idempotency-Key makes a repeat safe"
+    retry_after = 1
+
+
+class DiskLow(Refused):
+    status, code, title = 507, "DISK_LOW", "Disk almost full"
+    hint = "free some space on the store's disk; fetch and confirm still work"
+    retry_after = 10

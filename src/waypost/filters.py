@@ -1,0 +1,71 @@
+"""Filters: one grammar for search, redrive and cancel, in HTTP and on the command line.
+
+    queue=orders state=E since=10:00 until=11:30
+
+Terms are separated by blanks and must all hold; a value with blanks stands in double quotes. A filter selects deliveries:
+`state` is the delivery's, `since` and `until` bound the moment its message was logged. `state` takes several letters
+(`state=EI`).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, tzinfo
+
+import msgspec
+
+from .delivery import STATES, State
+from .errors import RequestInvalid
+from .instants import parse_instant
+from .names import check_name, check_own_id
+
+_TERM = re.compile(r'\s*([A-Za-z]+)=(?:"([^"]*)"|(\S+))(?=\s|$)')
+TERMS = ("id", "queue", "state", "since", "until")
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    id: str | None = None
+    queue: str | None = None
+    states: frozenset[State] | None = None
+    #: inclusive
+    since_at: int | None = None
+    #: exclusive
+    until_at: int | None = None
+
+
+def parse_filter(text: str, now: int, zone: tzinfo = UTC) -> Filter:
+    """`zone` is what a bare time is read in: UTC over HTTP, the person's own on the command line."""
+    given: dict[str, str] = {}
+    position = 0
+    while position < len(text.rstrip()):
+        match = _TERM.match(text, position)
+        if match is None:
+            raise _wrong(f"cannot read {text[position : position + 60].strip()!r}")
+        name = match[1]
+        if name not in TERMS:
+            raise _wrong(f"unknown term {name[:60]!r}")
+        if name in given:
+            raise _wrong(f"{name} is given twice")
+        given[name] = match[2] if match[2] is not None else match[3]
+        position = match.end()
+    states = given.get("state")
+    return Filter(
+        id=check_own_id(given["id"]) if "id" in given else None,
+        queue=check_name(given["queue"]) if "queue" in given else None,
+        states=None if states is None else _states(states),
+        since_at=parse_instant(given["since"], now, zone) if "since" in given else None,
+        until_at=parse_instant(given["until"], now, zone) if "until" in given else None,
+    )
+
+
+def _states(letters: str) -> frozenset[State]:
+    chosen = letters.replace(",", "").upper()
+    if not chosen or any(letter not in STATES for letter in chosen):
+        raise _wrong(f"unknown state in {letters[:60]!r}", f"states are {' '.join(STATES)}")
+    return frozenset(STATES[letter] for letter in chosen)
+
+
+def _wrong(detail: str, hint: str | None = None) -> RequestInvalid:
+    return RequestInvalid(
+        detail, hint or f"terms are {', '.join(TERMS)}: queue=orders state=E since=10:00", "FILTER_INVALID"
+    )

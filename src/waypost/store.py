@@ -1,0 +1,182 @@
+"""The one seam: what the broker asks of a store, and what a store shows.
+
+    broker --- apply(commands) ---> store          one caller at a time; one transaction; one sync
+           <-- results, ready, due -
+
+`apply` is plain blocking code. Commands are decided in order, earlier ones visible to later ones; when it returns, all of it
+is on stable media. It raises only `StoreBroken`: then nothing of the group may be acknowledged, and the process must end.
+Everything else here reads committed state and may be called between groups, from the thread that calls `apply` or any other.
+
+A new store passes `waypost.testing.StoreTests` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from .commands import Command, Job, Staged
+from .delivery import State
+from .filters import Filter
+from .message import Envelope
+from .policy import Policy
+
+
+class Applied(msgspec.Struct, frozen=True, gc=False):
+    """What a group did."""
+
+    #: one for each command, a `Refused` where it was not carried out
+    results: list[Any]
+    #: queue -> how many deliveries became fetchable
+    ready: Mapping[str, int]
+    #: when a Tick is needed next
+    due_at: int | None
+    #: whether a job waits for a Work
+    working: bool = False
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One transition, as the log shows it."""
+
+    offset: int
+    at: int
+    message_id: str
+    sequence: int
+    #: None for L, U and X, which are the message's own
+    queue: str | None = None
+    slot: int | None = None
+    from_state: State | None = None
+    to_state: State
+    attempt: int | None = None
+    consumer: str | None = None
+    reason: str | None = None
+    #: time spent in from_state
+    duration_ms: int | None = None
+    #: on L only, with hash and size
+    envelope: Envelope | None = None
+    hash: bytes | None = None
+    size: int | None = None
+    same_as: str | None = None
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    policy: Policy
+    created_at: int
+    #: deliveries in each state
+    states: dict[State, int]
+    #: bytes of what has not ended
+    bytes: int
+    #: of those waiting, how many could be fetched now
+    ready: int
+
+
+class DeliveryInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A delivery as search and the message's page show it."""
+
+    sequence: int
+    message_id: str
+    queue: str
+    slot: int
+    state: State
+    attempt: int
+    consumer: str | None
+    #: the last one given
+    reason: str | None
+    created_at: int
+    changed_at: int
+    #: when it may be fetched, or when its lease ends
+    due_at: int | None
+
+
+class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with all that happened to it."""
+
+    id: str
+    sequence: int
+    envelope: Envelope
+    hash: bytes
+    size: int
+    priority: int
+    created_at: int
+    expires_at: int | None
+    same_as: str | None
+    deliveries: list[DeliveryInfo]
+    #: its events, as far back as the log goes
+    journey: list[Event]
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of a whole store."""
+
+    #: of the log: the first offset that can be read, and the last
+    oldest: int
+    head: int
+    #: bytes on disk, 0 where there is none
+    disk_bytes: int
+
+
+class Store(Protocol):
+    #: bodies above this go through `stage` first
+    inline_bytes: int
+    #: True where `apply` must never run in the event loop's thread
+    threaded: bool
+    #: how long the last sync took
+    sync_seconds: float
+
+    def apply(self, commands: Sequence[Command]) -> Applied:
+        """Called by the committer alone, one group at a time. A repeat is a new group."""
+        ...
+
+    def stage(self, body: bytes) -> bytes | Staged:
+        """The slow half of storing a large body: from any thread, before its Publish is applied. A body
+        staged and never published is removed by the store at its next start."""
+        ...
+
+    def unstage(self, body: Staged) -> bytes:
+        """The bytes of a large body, from any thread. Raises PayloadReaped when they are gone."""
+        ...
+
+    def refusal(self) -> Exception | None:
+        """Why publishes are refused at this moment (a disk almost full), or None. Cheap: called for every publish."""
+        ...
+
+    def ready(self, queue: str) -> int | None:
+        """How many deliveries a fetch would find now; None: no such queue. Cheap: called before every fetch."""
+        ...
+
+    def queue(self, name: str) -> QueueInfo | None: ...
+
+    def queues(self) -> list[QueueInfo]: ...
+
+    def bounds(self) -> tuple[int, int]:
+        """(oldest, head): the log's first and last readable offsets; (1, 0) when it is empty."""
+        ...
+
+    def events(self, lo: int, hi: int) -> list[Event]:
+        """Exactly the events lo … hi. Raises LogTrimmed when lo is older than what is kept."""
+        ...
+
+    def offset_at(self, at: int) -> int:
+        """The first offset whose event is not before that instant; head + 1 when there is none."""
+        ...
+
+    def message(self, id: str) -> MessageInfo | None: ...
+
+    def body(self, id: str) -> bytes | Staged:
+        """Raises MessageNotFound or PayloadReaped."""
+        ...
+
+    def find(self, filter: Filter, after: int, limit: int) -> tuple[list[DeliveryInfo], int | None]:
+        """Deliveries of messages whose sequence is greater than `after`, in log order, whole messages at a time;
+        and the `after` for the next page, None when there is none. May return fewer than asked, even none, with a next page: it
+        looks at a bounded number of rows."""
+        ...
+
+    def job(self, id: str) -> Job | None: ...
+
+    def stats(self) -> Stats: ...
+
+    def close(self) -> None: ...
