@@ -6,7 +6,7 @@ indexes and are checked against this one step by step. It is also the store for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,12 +43,12 @@ from ..delivery import (
     C,
     E,
     F,
+    I,
     K,
     L,
     N,
     Outcome,
     Q,
-    R,
     Reason,
     S,
     State,
@@ -91,6 +91,8 @@ from . import IDEMPOTENCY_KEPT_US, TOPIC_SCAN
 @dataclass(eq=False)
 class _Queue:
     name: str
+    #: names this incarnation: a queue of the same name made later has a greater one
+    number: int
     policy: Policy
     created_at: int
     deleted: bool = False
@@ -155,6 +157,8 @@ class _Job:
     filter: Filter
     #: only messages logged by then
     until: int
+    #: only queues made by then, so never the successor of one that was deleted meanwhile
+    newest_queue: int
     matched: int
     started_at: int
     queue: _Queue | None = None
@@ -184,6 +188,7 @@ class MemoryStore:
         self._log: list[Event] = []
         self._oldest = 1
         self._queues: dict[str, _Queue] = {}
+        self._queues_made = 0
         self._messages: dict[int, _Message] = {}
         self._by_id: dict[str, _Message] = {}
         self._fetches: dict[int, _Fetch] = {}
@@ -292,7 +297,7 @@ class MemoryStore:
         if command.idempotency_key is not None and (stored := self._remembered(scope)):  # type: ignore[arg-type]
             return stored[1]
         if command.id is not None and (known := self._by_id.get(command.id)):
-            return Published(known.id, self._state_of(known))
+            return self._remember(command, Published(known.id, self._state_of(known)))
         assert isinstance(command.body, bytes)
         sequence = len(self._log) + 1
         salt = id_salt(self._draw())
@@ -320,9 +325,12 @@ class MemoryStore:
                 self._route(message, queue, number, command.delay_us)
         if not message.slots:
             self._event(message, None, L, X, duration_ms=0)
-        published = Published(message.id, self._state_of(message))
+        return self._remember(command, Published(message.id, self._state_of(message)))
+
+    def _remember(self, command: Publish, published: Published) -> Published:
         if command.idempotency_key is not None:
-            self._idempotency[scope] = (command.hash, published, self._now)  # type: ignore[index]
+            scope = (command.envelope.producer, command.idempotency_key)
+            self._idempotency[scope] = (command.hash, published, self._now)
         return published
 
     def _route(self, message: _Message, queue: _Queue, number: int, delay_us: int = 0, reason: str | None = None) -> None:
@@ -336,7 +344,8 @@ class MemoryStore:
         self._event(message, slot, L, Q, reason=reason, duration_ms=0)
 
     def _make_queue(self, name: str, policy: Policy) -> _Queue:
-        queue = self._queues[name] = _Queue(name, policy, self._now)
+        self._queues_made += 1
+        queue = self._queues[name] = _Queue(name, self._queues_made, policy, self._now)
         return queue
 
     def _fetch(self, command: Fetch) -> list[Fetched]:
@@ -502,7 +511,8 @@ class MemoryStore:
 
     def _open_job(self, kind: JobKind, filter: Filter, matched: int, queue: _Queue | None) -> Job:
         id = f"{len(self._jobs) + 1}"
-        self._jobs[id] = job = _Job(id, kind, filter, len(self._log), matched, self._now, queue)
+        job = _Job(id, kind, filter, len(self._log), self._queues_made, matched, self._now, queue)
+        self._jobs[id] = job
         return _job_info(job)
 
     def _work(self, command: Work) -> bool:
@@ -526,13 +536,20 @@ class MemoryStore:
     def _job_takes(self, job: _Job, slot: _Slot) -> bool:
         if job.kind is JobKind.DELETE:
             return slot.queue is job.queue and slot.state in JOB_STATES[job.kind]
-        return not slot.queue.deleted and slot.state in JOB_STATES[job.kind] and _selects(job.filter, slot)
+        return (
+            not slot.queue.deleted
+            and slot.queue.number <= job.newest_queue
+            and slot.state in JOB_STATES[job.kind]
+            and _selects(job.filter, slot)
+            # What has no body any more cannot be delivered again.
+            and not (job.kind is JobKind.REDRIVE and slot.message.body is None)
+        )
 
     def _tick(self, command: Tick) -> bool:
         """The due ones in the order of their moments, leases and delays before ttls."""
         due = sorted(
             (slot for slot in self._slots() if slot.state in OPEN and _is_due(slot.due_at, self._now)),
-            key=lambda slot: (slot.due_at, slot.message.sequence, slot.queue.created_at, slot.number),
+            key=lambda slot: (slot.due_at, slot.message.sequence, slot.queue.number, slot.number),
         )
         for slot in due[: command.limit]:
             if slot.state is F:
@@ -542,7 +559,7 @@ class MemoryStore:
                 self._touched.add(slot.queue)
         expired = sorted(
             (slot for slot in self._slots() if slot.state in WAITING and _is_due(slot.expires_at, self._now)),
-            key=lambda slot: (slot.expires_at, slot.message.sequence, slot.queue.created_at, slot.number),
+            key=lambda slot: (slot.expires_at, slot.message.sequence, slot.queue.number, slot.number),
         )
         for slot in expired[: command.limit]:
             self._take(slot, Step((T,), Reason.EXPIRED, None, slot.tries))
@@ -591,6 +608,7 @@ class MemoryStore:
     def _take(self, slot: _Slot, step: Step) -> None:
         """One step of one slot, into the log and into its fields."""
         was_completed = self._state_of(slot.message) is X
+        redriven = slot.state in ENDED
         consumer = slot.consumer if slot.state is F or F in step.path else None
         for state in step.path:
             slot.reason = step.reason
@@ -605,7 +623,7 @@ class MemoryStore:
             )
             slot.state, slot.since_at = state, self._now
         slot.due_at, slot.tries = step.due_at, step.tries
-        if slot.state is Q and step.reason == Reason.REDRIVEN:
+        if redriven:
             slot.tries, slot.expires_at, slot.fetch = 0, None, None
             slot.refused.clear()
         if slot.state is E and slot.queue.policy.dead is not None:
@@ -621,7 +639,8 @@ class MemoryStore:
         there = next((other for other in slot.message.slots if other.queue is queue and other.number == 0), None)
         if there is None:
             self._route(slot.message, queue, 0, reason=Reason.DEAD_LETTER)
-        elif there.state in ENDED:
+        elif there.state in ENDED and there.state is not S:
+            # A confirmed success is never delivered again unless a person redrives it.
             self._take(there, Step((Q,), Reason.REDRIVEN))
 
     def _event(
@@ -753,15 +772,13 @@ def _is_due(at: int | None, now: int) -> bool:
 
 def _may_have(consumer: str, slot: _Slot) -> bool:
     """Not what it refused, and never two slots of one message."""
-    if consumer in slot.refused:
-        return False
+    if consumer == ANONYMOUS:
+        return True
+    beside = [other for other in slot.message.slots if other.queue is slot.queue]
     return not any(
-        other is not slot
-        and other.queue is slot.queue
-        and other.consumer == consumer
-        and other.state in (F, S, K)
-        and consumer != ANONYMOUS
-        for other in slot.message.slots
+        consumer in other.refused
+        or (other is not slot and other.consumer == consumer and other.state in (F, S, K, I, E))
+        for other in beside
     )
 
 
