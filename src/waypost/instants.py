@@ -30,7 +30,7 @@ LONGEST_SPAN = 100 * 365 * _UNITS["d"]
 
 def instant_text(at: int) -> str:
     """RFC 3339 in UTC with microseconds."""
-    return (_EPOCH + at * _MICROSECOND).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return (_EPOCH + at * _MICROSECOND).isoformat(timespec="microseconds")[:26] + "Z"
 
 
 def parse_instant(text: str, now: int = 0, zone: tzinfo = UTC) -> int:
@@ -48,7 +48,8 @@ def parse_instant(text: str, now: int = 0, zone: tzinfo = UTC) -> int:
             moment = datetime.fromisoformat(text)
             if moment.tzinfo is None:
                 moment = moment.replace(tzinfo=zone)
-        return (moment - _EPOCH) // _MICROSECOND
+        # In UTC, so that one which only its own zone can write down is refused, not stored.
+        return (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND
     except (ValueError, OverflowError):
         raise RequestInvalid(
             f"not an instant: {text[:60]!r}",
@@ -64,7 +65,8 @@ def parse_span(value: object, what: str = "span") -> int:
         if value == value and abs(value) < LONGEST_SPAN:
             span = round(value * SECOND)
     elif isinstance(value, str) and (match := _SPAN.fullmatch(value.strip())):
-        span = round(float(match[1]) * _UNITS[match[2] or "s"])
+        given = float(match[1]) * _UNITS[match[2] or "s"]
+        span = round(given) if given < LONGEST_SPAN + 1 else -1
     if not 0 <= span <= LONGEST_SPAN:
         raise RequestInvalid(
             f"{what} is not a span of time: {str(value)[:60]!r}",

@@ -159,7 +159,7 @@ def _backoff(name: str, value: object) -> dict[str, int]:
 def _dead(name: str, value: object) -> dict[str, str | None]:
     if value is not None and not isinstance(value, str):
         raise _wrong("dead is the name of a queue or null", '{"dead": "dead-letters"}')
-    return {"dead": None if value is None else check_name(value)}
+    return {"dead": None if value is None else check_name(value, "dead queue")}
 
 
 #: how each field of the JSON is read
