@@ -2,8 +2,9 @@
 
     5;note=x\\r\\n hello\\r\\n   6\\r\\n world!\\r\\n   0\\r\\n   Trailer: ignored\\r\\n   \\r\\n
 
-Strict: hexadecimal sizes without sign, blank or prefix, CRLF exactly where it belongs, extensions and trailers
-well-formed, short, and ignored. The sum of the sizes is held against the limit before the bytes are read.
+Strict: hexadecimal sizes without sign, blank or prefix, CRLF exactly where it belongs, extensions and
+trailers well-formed, short, and ignored. The sum of the sizes is held against the limit before the bytes are
+read.
 """
 
 import re
@@ -20,7 +21,7 @@ _SIZE_LINE, _DATA, _DATA_END, _TRAILERS = range(4)
 
 
 class Chunks:
-    """Takes from the front of a buffer until the body is whole. With `keep=False` the content is thrown away."""
+    """Takes from the front of a buffer until the body is whole; `keep=False` throws the content away."""
 
     __slots__ = ("_expects", "_keep", "_left", "_limit", "_total", "_trailers", "content")
 
@@ -98,7 +99,9 @@ class Chunks:
 
 
 def too_large(limit: int) -> Problem:
-    return Problem(413, "BODY_TOO_LARGE", "Body too large", f"over {limit} bytes", "send a smaller body, or several")
+    return Problem(
+        413, "BODY_TOO_LARGE", "Body too large", f"over {limit} bytes", "send a smaller body, or several"
+    )
 
 
 def _bad_chunk(what: str) -> Problem:

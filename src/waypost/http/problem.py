@@ -1,9 +1,11 @@
 """A problem: one refusal, in the one shape every refusal has on the wire (RFC 9457).
 
-    {"status": 404, "code": "QUEUE_NOT_FOUND", "title": "Queue not found", "detail": "no queue 'bills'", "hint": "PUT /bills"}
+    {"status": 404, "code": "QUEUE_NOT_FOUND", "title": "Queue not found",
+     "detail": "no queue 'bills'", "hint": "PUT /bills"}
 
-`code` is a fixed UPPER_SNAKE word that programs test, `title` says the same to people, `detail` names this case and
-`hint` the way out. A handler raises a Problem (or gives it to `Request.refuse`) and the wire answers it.
+`code` is a fixed UPPER_SNAKE word that programs test, `title` says the same to people, `detail` names this
+case and `hint` the way out. A handler raises a Problem (or gives it to `Request.refuse`) and the wire answers
+it.
 """
 
 from collections.abc import Iterable

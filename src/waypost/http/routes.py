@@ -2,10 +2,11 @@
 
     Route("POST", "/queue/{name}/confirm", confirm, verb="confirm", name_parameter="name", cacheable=True, …)
 
-Each part of the product offers rows, `Routes(rows)` joins them. A path is walked segment by segment: a literal segment
-wins over a parameter and is final (no turning back), a parameter takes any one non-empty segment, percent-decoded
-*after* the split, so `%2F` may stand inside a parameter. A path that ends nowhere is 404, a method that its end does not
-have 405 with `Allow`; `OPTIONS` is answered from the table, `HEAD` is served by GET's row unless that row says `head=False`.
+Each part of the product offers rows, `Routes(rows)` joins them. A path is walked segment by segment: a
+literal segment wins over a parameter and is final (no turning back), a parameter takes any one non-empty
+segment, percent-decoded *after* the split, so `%2F` may stand inside a parameter. A path that ends nowhere is
+404, a method that its end does not have 405 with `Allow`; `OPTIONS` is answered from the table, `HEAD` is
+served by GET's row unless that row says `head=False`.
 
 This file knows neither sockets nor the broker.
 """
@@ -28,7 +29,7 @@ TEXT: Schema = {"type": "string"}
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A documented parameter. Those of the path that a route does not describe are documented as plain text."""
+    """A documented parameter. Those of the path that a route does not describe are plain text."""
 
     name: str
     where: Literal["path", "query", "header"]
@@ -68,7 +69,8 @@ class Route:
     name_parameter: str = ""
     #: Largest body in bytes; None: the server's limit.
     max_body: int | None = None
-    #: May parsed heads be kept and shared? Not where the path carries an id: every request would be a new head.
+    #: May parsed heads be kept and shared? Not where the path carries an id: every request would be a new
+    #: head.
     cacheable: bool = False
     #: "bare": a problem is answered as its status code and headers alone (MQ-Core).
     errors: Literal["problem", "bare"] = "problem"
@@ -117,7 +119,9 @@ class Routes:
         if method == "HEAD" and get is not None and get.head:
             return get, params
         if method == "OPTIONS":
-            return _options(get.pattern if get else next(iter(node.methods.values())).pattern, node.allow()), params
+            return _options(
+                get.pattern if get else next(iter(node.methods.values())).pattern, node.allow()
+            ), params
         allow = ", ".join(node.allow())
         raise Problem(
             405,
@@ -131,8 +135,10 @@ class Routes:
         """The answer to `OPTIONS *`: the methods of the whole table."""
         return _options("*", sorted({row.method for row in self.rows} | {"OPTIONS"}))
 
-    def openapi(self, title: str, version: str, schemas: Mapping[str, Schema] | None = None) -> dict[str, object]:
-        """The OpenAPI 3.1 document of the table; `schemas` are what rows refer to as `#/components/schemas/…`."""
+    def openapi(
+        self, title: str, version: str, schemas: Mapping[str, Schema] | None = None
+    ) -> dict[str, object]:
+        """The OpenAPI 3.1 document; `schemas` are what rows refer to as `#/components/schemas/…`."""
         paths: dict[str, dict[str, object]] = {}
         for row in self.rows:
             paths.setdefault(row.pattern, {})[row.method.lower()] = _operation(row)
@@ -188,7 +194,10 @@ class _Node:
 
 def _not_found(segments: list[str]) -> Problem:
     return Problem(
-        404, "NOT_FOUND", detail=f"nothing is served at /{'/'.join(segments)}", hint="GET /v1/openapi.json lists the paths"
+        404,
+        "NOT_FOUND",
+        detail=f"nothing is served at /{'/'.join(segments)}",
+        hint="GET /v1/openapi.json lists the paths",
     )
 
 
@@ -204,7 +213,9 @@ def _operation(row: Route) -> dict[str, object]:
     in_path = [s[1:-1] for s in row.pattern.split("/") if s.startswith("{")]
     parameters = [Parameter(name, "path") for name in in_path if name not in described]
     operation: dict[str, object] = {
-        "operationId": "_".join([row.method.lower(), *(s.strip("{}") for s in row.pattern.split("/")[1:] if s)]),
+        "operationId": "_".join(
+            [row.method.lower(), *(s.strip("{}") for s in row.pattern.split("/")[1:] if s)]
+        ),
         "summary": row.summary,
         "parameters": [_parameter(p) for p in (*parameters, *row.parameters)],
         "responses": _responses(row),

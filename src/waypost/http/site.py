@@ -1,13 +1,14 @@
-"""Which names this server answers to, so that a foreign web page cannot speak to it through a visitor's browser.
+"""Which names this server answers to, so that no foreign web page speaks to it through a visitor's browser.
 
-A server on loopback only takes a `Host` that is a loopback name or address, with any port; otherwise a page whose own
-name was re-pointed to 127.0.0.1 could read it (DNS rebinding). A server on another address takes that address and its
-`names`; without names any. An `Origin` (a browser's word on which page is asking) must be the very host that is asked,
-or one of the `names`.
+A server on loopback only takes a `Host` that is a loopback name or address, with any port; otherwise a page
+whose own name was re-pointed to 127.0.0.1 could read it (DNS rebinding). A server on another address takes
+that address and its `names`; without names any. An `Origin` (a browser's word on which page is asking) must
+be the very host that is asked, or one of the `names`.
 """
 
 import ipaddress
 import re
+from functools import lru_cache
 
 from waypost.http.problem import Problem
 
@@ -24,21 +25,15 @@ class Site:
         self.names = frozenset(name.lower() for name in names)
         self.any = not self.loopback and not names
         self.bound = bound.lower()
+        # clients say the same few names again and again
+        self._check_host = lru_cache(256)(self._refuse_host)
 
     def check(self, hosts: list[str], origin: str | None) -> Problem | None:
-        """Refuse a request by its `Host` (and the authority of its target, if it has one) and its `Origin`."""
+        """Refuse a request by its `Host` (and the authority of its target, if any) and its `Origin`."""
         for host in hosts:
-            parts = _HOST.fullmatch(host)
-            if parts is None:
-                return Problem(400, "BAD_HOST", "Bad Host", f"{host!r} is not host or host:port", "send one Host header")
-            if not self._answers_to(parts[1].lower()):
-                return Problem(
-                    421,
-                    "WRONG_HOST",
-                    "Not this server",
-                    f"this server does not answer to {host!r}",
-                    "use the address it is bound to, or start it with --name HOST",
-                )
+            refusal = self._check_host(host)
+            if refusal is not None:
+                return refusal
         if origin is not None and not self._is_ours(origin, hosts):
             return Problem(
                 403,
@@ -48,6 +43,22 @@ class Site:
                 "open the server's own pages, or start it with --name HOST",
             )
         return None
+
+    def _refuse_host(self, host: str) -> Problem | None:
+        parts = _HOST.fullmatch(host)
+        if parts is None:
+            return Problem(
+                400, "BAD_HOST", "Bad Host", f"{host!r} is not host or host:port", "send one Host header"
+            )
+        if self._answers_to(parts[1].lower()):
+            return None
+        return Problem(
+            421,
+            "WRONG_HOST",
+            "Not this server",
+            f"this server does not answer to {host!r}",
+            "use the address it is bound to, or start it with --name HOST",
+        )
 
     def _answers_to(self, host: str) -> bool:
         if self.any or host in self.names:
