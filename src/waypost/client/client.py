@@ -1,0 +1,418 @@
+"""`Client`: the broker's verbs, awaited.
+
+    async with Client("http://127.0.0.1:8080") as client:
+        published = await client.publish("orders.created", {"number": 17}, key="17")
+        for message in await client.fetch("orders", 10, wait=5):
+            await client.confirm("orders", [message.receipt])
+
+Every publish carries an Idempotency-Key, made here unless one is given, so that a publish whose answer was
+lost is repeated and still is one message. What the broker refuses is raised as the error of `waypost.errors`
+that it stands for; a broker that cannot be reached, after `patience` seconds, as `Unreachable`.
+
+Messages and what is done to them have types; documents that people read (a message's journey, a queue's
+figures, events) are dicts, exactly as the broker gives them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from ..errors import JobNotFound
+from .forms import (
+    Accepted,
+    Body,
+    Extended,
+    ExtendedMany,
+    FetchedMany,
+    Job,
+    Message,
+    NewMessage,
+    Published,
+    PublishedMany,
+    Settled,
+    SettledMany,
+    Span,
+    decode,
+    document,
+    documents,
+    encode_body,
+    instant,
+    json_body,
+    line_of,
+    message_of,
+    new_key,
+    number,
+    span,
+)
+from .transport import Answer, Query, Transport, Unreachable, path, wait_before_repeat
+from .worker import Handler, Worker
+
+H = TypeVar("H", bound=Handler)
+
+#: of a batch that `publish_stream` sends; the broker takes up to 10,000 messages and 16 MiB
+BATCH_MESSAGES = 1_000
+BATCH_BYTES = 4 << 20
+
+
+class Client:
+    """`timeout` bounds one request, `patience` a request with its repeats, both in seconds."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        producer: str | None = None,
+        consumer: str | None = None,
+        timeout: float = 15.0,
+        patience: float = 30.0,
+        connections: int = 100,
+    ) -> None:
+        self._transport = Transport(url, timeout=timeout, patience=patience, connections=connections)
+        self._producer, self._consumer = producer, consumer
+        self._workers: list[Worker] = []
+
+    @property
+    def url(self) -> str:
+        return self._transport.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    # ── publish ─────────────────────────────────────────────────────────────────────────────
+
+    async def publish(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        object: str | None = None,
+        topics: Sequence[str] = (),
+        key: str | None = None,
+        mime_type: str | None = None,
+        timestamp: datetime | str | None = None,
+        sent: datetime | str | None = None,
+        delay: Span | None = None,
+        ttl: Span | None = None,
+        priority: int | None = None,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        force: bool = False,
+        meta: Mapping[str, str] | None = None,
+    ) -> Published:
+        """One message; `topics` are further ones."""
+        payload, guessed = encode_body(body)
+        headers = {
+            "Idempotency-Key": idempotency_key or new_key(),
+            "Content-Type": mime_type or guessed,
+            **{f"Waypost-Meta-{name}": value for name, value in (meta or {}).items()},
+        }
+        if id is not None:
+            headers["X-Message-Id"] = id
+        query: Query = {
+            "topics": ",".join(topics) or None,
+            "key": key,
+            "timestamp": instant(timestamp),
+            "sent": instant(sent),
+            "delay": span(delay),
+            "ttl": span(ttl),
+            "priority": priority,
+            "force": 1 if force else None,
+            "producer": self._producer,
+        }
+        at = path("in", topic) if object is None else path("in", object, topic)
+        answer = await self._transport.ask("POST", at, query, headers=headers, body=payload, repeatable=True)
+        return decode(answer, Published)
+
+    async def publish_many(self, messages: Iterable[NewMessage | Mapping[str, Any]]) -> list[Published]:
+        """All or none, in one request: up to 10,000 messages, 16 MiB. A mapping is a line of newline JSON."""
+        return await self._publish_lines([self._line(message) for message in messages])
+
+    async def publish_stream(
+        self,
+        messages: Iterable[NewMessage | Mapping[str, Any]] | AsyncIterable[NewMessage | Mapping[str, Any]],
+        batch: int = BATCH_MESSAGES,
+    ) -> AsyncIterator[list[Published]]:
+        """Any number of messages, in batches that are each all or none; gives each batch's results."""
+        lines: list[bytes] = []
+        size = 0
+        async for message in _each(messages):
+            line = self._line(message)
+            if lines and (len(lines) >= batch or size + len(line) > BATCH_BYTES):
+                yield await self._publish_lines(lines)
+                lines, size = [], 0
+            lines.append(line)
+            size += len(line)
+        if lines:
+            yield await self._publish_lines(lines)
+
+    async def _publish_lines(self, lines: list[bytes]) -> list[Published]:
+        if not lines:
+            return []
+        answer = await self._transport.ask(
+            "POST",
+            "/v1/messages",
+            headers={"Content-Type": "application/x-ndjson"},
+            body=b"\n".join(lines),
+            repeatable=True,
+        )
+        return decode(answer, PublishedMany).results
+
+    def _line(self, message: NewMessage | Mapping[str, Any]) -> bytes:
+        line = dict(message) if isinstance(message, Mapping) else line_of(message)
+        line.setdefault("idempotencyKey", new_key())
+        if self._producer is not None:
+            line.setdefault("producer", self._producer)
+        return msgspec.json.encode(line)
+
+    # ── fetch and confirm ───────────────────────────────────────────────────────────────────
+
+    async def fetch(
+        self,
+        queue: str,
+        n: int = 1,
+        *,
+        wait: float = 0.0,
+        lease: float | None = None,
+        topic: str | None = None,
+        consumer: str | None = None,
+    ) -> list[Message]:
+        """Up to `n` messages; none when nothing came within `wait` seconds."""
+        query: Query = {
+            "n": n,
+            "wait": number(wait) if wait else None,
+            "lease": number(lease),
+            "topic": topic,
+            "consumer": consumer or self._consumer,
+        }
+        answer = await self._transport.ask("GET", path("queue", queue), query, repeatable=True, wait=wait)
+        if answer.status == 204:
+            return []
+        return [message_of(queue, fetched) for fetched in decode(answer, FetchedMany).messages]
+
+    async def confirm(
+        self,
+        queue: str,
+        receipts: Sequence[str],
+        outcome: str = "success",
+        *,
+        reason: str | None = None,
+        delay: Span | None = None,
+        consumer: str | None = None,
+    ) -> list[Settled]:
+        """`outcome`: success, invalid, not-interested, retry. A stale receipt is reported, never applied."""
+        asked = {"receipts": list(receipts), "outcome": outcome, "reason": reason, "delay": span(delay)}
+        answer = await self._transport.ask(
+            "POST",
+            path("queue", queue, "confirm"),
+            {"consumer": consumer or self._consumer},
+            **json_body(asked),
+            repeatable=True,
+        )
+        return decode(answer, SettledMany).results
+
+    async def extend(
+        self, queue: str, receipts: Sequence[str], *, lease: float | None = None
+    ) -> list[Extended]:
+        """A new lease from now on; None: as long as the queue's."""
+        asked = {"receipts": list(receipts), "lease": lease}
+        answer = await self._transport.ask(
+            "POST", path("queue", queue, "extend"), **json_body(asked), repeatable=True
+        )
+        return decode(answer, ExtendedMany).results
+
+    # ── workers ─────────────────────────────────────────────────────────────────────────────
+
+    def worker(
+        self,
+        queue: str,
+        *,
+        concurrency: int = 1,
+        ahead: int | None = None,
+        lease: float = 30.0,
+        topic: str | None = None,
+        consumer: str | None = None,
+        grace: float = 10.0,
+    ) -> Callable[[H], H]:
+        """Register a handler, async or plain, for `work` to run. `waypost.client.worker` has the rules."""
+
+        def register(handler: H) -> H:
+            self._workers.append(
+                Worker(
+                    self,
+                    queue,
+                    handler,
+                    concurrency=concurrency,
+                    ahead=ahead,
+                    lease=lease,
+                    topic=topic,
+                    consumer=consumer or self._consumer,
+                    grace=grace,
+                )
+            )
+            return handler
+
+        return register
+
+    async def work(self) -> None:
+        """Run every registered worker until SIGTERM, SIGINT or `stop`; a second signal ends at once."""
+        running = asyncio.gather(*(worker.run() for worker in self._workers))
+        loop = asyncio.get_running_loop()
+
+        def signalled() -> None:
+            for sign in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(sign, running.cancel)
+            self.stop()
+
+        # Only the main thread can listen to signals; in another, `stop` is the way.
+        with suppress(ValueError, RuntimeError):
+            for sign in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(sign, signalled)
+        try:
+            await running
+        except asyncio.CancelledError:
+            if not running.cancelled():
+                raise
+        finally:
+            for sign in (signal.SIGTERM, signal.SIGINT):
+                with suppress(ValueError, RuntimeError):
+                    loop.remove_signal_handler(sign)
+            await self.close()
+
+    def stop(self) -> None:
+        """Every worker finishes what it holds, and `work` returns. From the loop's thread."""
+        for worker in self._workers:
+            worker.stop()
+
+    # ── queues, messages, the log ───────────────────────────────────────────────────────────
+
+    async def queues(self) -> list[dict[str, Any]]:
+        return documents(await self._get("/v1/queues"), "queues")
+
+    async def queue(self, name: str) -> dict[str, Any]:
+        return document(await self._get(path("v1", "queues", name)))
+
+    async def declare(self, name: str, policy: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Make a queue, or give it this policy: what is left out takes its default."""
+        at = path("v1", "queues", name)
+        return document(await self._transport.ask("PUT", at, **json_body(policy or {}), repeatable=True))
+
+    async def delete_queue(self, name: str) -> None:
+        """What waits in it is cancelled."""
+        await self._transport.ask("DELETE", path("v1", "queues", name), repeatable=True)
+
+    async def message(self, id: str) -> dict[str, Any]:
+        """The whole document, with its journey."""
+        return document(await self._get(path("v1", "messages", id)))
+
+    async def search(self, filter: str) -> AsyncIterator[dict[str, Any]]:
+        """The deliveries that a filter selects, in log order: `queue=orders state=E since=10:00`."""
+        after: int | None = None
+        while True:
+            page = document(await self._get("/v1/messages", {"filter": filter, "after": after}))
+            for delivery in page.get("deliveries", []):
+                yield delivery
+            after = page.get("next")
+            if after is None:
+                return
+
+    async def log(
+        self,
+        start: int = 1,
+        n: int | None = None,
+        *,
+        follow: bool = False,
+        topic: str | None = None,
+        queue: str | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Events from offset `start` on. `follow` goes on for ever, also over a broker's restarts: none is
+        skipped, none comes twice."""
+        tries = 0
+        while True:
+            query: Query = {"from": start, "n": n, "follow": 1 if follow else None, "queue": queue}
+            try:
+                at = "/log" if topic is None else path("log", topic)
+                async with self._transport.stream(at, query) as lines:
+                    async for line in lines:
+                        if line:
+                            event = msgspec.json.decode(line)
+                            yield event
+                            start, tries = event["offset"] + 1, 0
+                            n = None if n is None else n - 1
+                if not follow or n == 0:
+                    return
+            except Unreachable as failure:
+                tries += 1
+                pause = wait_before_repeat(failure, repeatable=True, tries=tries)
+                if pause is None or (not follow and tries > 5):
+                    raise
+                await asyncio.sleep(pause)
+
+    async def bounds(self) -> tuple[int, int]:
+        """(oldest, head) of the log."""
+        answer = await self._get("/log", {"n": 0})
+        return int(answer.headers["Waypost-Oldest"]), int(answer.headers["Waypost-Head"])
+
+    async def stats(self) -> dict[str, Any]:
+        return document(await self._get("/v1/stats"))
+
+    # ── work on many ────────────────────────────────────────────────────────────────────────
+
+    async def redrive(self, filter: str, *, dry_run: bool = False) -> Job:
+        """Ended deliveries back to their queues; dead letters, unless the filter names states."""
+        return await self._start_job("/v1/redrive", {"filter": filter, "dryRun": dry_run})
+
+    async def cancel(self, filter: str, *, dry_run: bool = False) -> Job:
+        """Waiting deliveries out of their queues."""
+        return await self._start_job("/v1/cancel", {"filter": filter, "dryRun": dry_run})
+
+    async def purge(self, queue: str, *, dry_run: bool = False) -> Job:
+        """Everything that waits in a queue out of it."""
+        return await self._start_job(path("v1", "queues", queue, "purge"), {"dryRun": dry_run})
+
+    async def job(self, id: str) -> dict[str, Any]:
+        return document(await self._get(path("v1", "jobs", id)))
+
+    async def job_done(self, job: Job, every: float = 0.1) -> dict[str, Any]:
+        """The job's document once it has ended."""
+        if job.id is None:
+            raise JobNotFound("of a dry run")
+        while True:
+            document = await self.job(job.id)
+            if document.get("ended") is not None:
+                return document
+            await asyncio.sleep(every)
+
+    async def _start_job(self, at: str, asked: Mapping[str, Any]) -> Job:
+        answer = await self._transport.ask("POST", at, **json_body(asked), repeatable=False)
+        accepted = decode(answer, Accepted)
+        return Job(accepted.job, accepted.matched)
+
+    async def _get(self, at: str, query: Query | None = None) -> Answer:
+        return await self._transport.ask("GET", at, query, repeatable=True)
+
+
+async def _each(
+    messages: Iterable[NewMessage | Mapping[str, Any]] | AsyncIterable[NewMessage | Mapping[str, Any]],
+) -> AsyncIterator[NewMessage | Mapping[str, Any]]:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message

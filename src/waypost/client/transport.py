@@ -1,0 +1,238 @@
+"""One request and its repeats.
+
+    ask ──▶ send ──▶ answered ──────────────────────────▶ Answer, or the Refused it carries
+              ▲          │ 503, 429, 507 with Retry-After: nothing was done
+              │          │ no connection: nothing was sent
+              │          │ connection lost, time over: perhaps it was done
+              '── wait ◀─'   full jitter, at least Retry-After, until `patience` is used up
+
+What was perhaps done is sent again only when the caller says that a repeat changes nothing (`repeatable`):
+reads, confirms, and publishes, because those carry an Idempotency-Key. Everything else is safe to send again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from .. import errors
+from ..errors import Refused, RequestInvalid, WaypostError
+from ..version import __version__
+
+#: the first wait is drawn from up to this, every further one from twice as much
+BACK_OFF_BASE_SECONDS = 0.1
+BACK_OFF_CAP_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
+#: a followed log sends an empty line every 15 s; silence for so long means that it is gone
+SILENCE_SECONDS = 40.0
+
+Query = Mapping[str, str | int | float | None]
+
+
+class Unreachable(WaypostError):
+    """The broker did not answer: not there, gone in between, or too slow."""
+
+    def __init__(self, url: str, detail: str, perhaps_done: bool) -> None:
+        super().__init__(f"no answer from {url}: {detail}")
+        self.url, self.detail = url, detail
+        #: whether the request may have been carried out although its answer was lost
+        self.perhaps_done = perhaps_done
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        try:
+            return msgspec.json.decode(self.body)
+        except msgspec.DecodeError:
+            raise not_ours(self.status) from None
+
+
+def path(*segments: str) -> str:
+    return "".join(f"/{quote(segment, safe='')}" for segment in segments)
+
+
+def wait_before_repeat(failure: WaypostError, repeatable: bool, tries: int) -> float | None:
+    """How long to wait before sending it again; None: it must not, or need not, be sent again."""
+    ceiling = min(BACK_OFF_CAP_SECONDS, BACK_OFF_BASE_SECONDS * 2.0 ** min(tries - 1, 20))
+    jitter = random.uniform(0, ceiling)
+    if isinstance(failure, Unreachable):
+        return jitter if repeatable or not failure.perhaps_done else None
+    if isinstance(failure, Refused) and failure.retry_after is not None:
+        return failure.retry_after + jitter
+    return None
+
+
+def not_ours(status: int) -> Refused:
+    refused = Refused(
+        f"status {status}, and not as Waypost answers", "is that the address of a Waypost broker?"
+    )
+    refused.status, refused.code, refused.title = status, "ANSWER_INVALID", "Answer invalid"
+    return refused
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
+    """The error a problem JSON stands for, of its own class where there is one."""
+    try:
+        problem = msgspec.json.decode(body, type=_Problem)
+    except msgspec.DecodeError:
+        refused = not_ours(status)
+    else:
+        kind = _BY_CODE.get(problem.code, Refused)
+        refused = kind.__new__(kind)
+        Refused.__init__(refused, problem.detail or problem.title, problem.hint)
+        refused.status, refused.code, refused.title = status, problem.code, problem.title
+    after = headers.get("Retry-After", "")
+    refused.retry_after = int(after) if after.isascii() and after.isdigit() else None
+    return refused
+
+
+class Transport:
+    def __init__(self, url: str, *, timeout: float, patience: float, connections: int) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise RequestInvalid(f"not a broker's address: {url!r}", "http://127.0.0.1:8080", "URL_INVALID")
+        self.url = parts.geturl().rstrip("/")
+        self._timeout, self._patience, self._connections = timeout, patience, connections
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(
+        self,
+        method: str,
+        at: str,
+        query: Query | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        repeatable: bool,
+        wait: float = 0.0,
+    ) -> Answer:
+        """`wait` is how long the broker itself may take on purpose (a long poll)."""
+        give_up_at = time.monotonic() + self._patience
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await self._send(method, at, query, headers, body, self._timeout + wait)
+            except WaypostError as failure:
+                pause = wait_before_repeat(failure, repeatable, tries)
+                if pause is None or time.monotonic() + pause > give_up_at:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def _send(
+        self,
+        method: str,
+        at: str,
+        query: Query | None,
+        headers: Mapping[str, str] | None,
+        body: bytes | None,
+        seconds: float,
+    ) -> Answer:
+        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+        async with self._request(method, at, query, headers, body, limits) as response:
+            answer = Answer(response.status, response.headers, await response.read())
+        if answer.status >= 400:
+            raise refusal(answer.status, answer.headers, answer.body)
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, at: str, query: Query) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The lines of an answer as they come, for as long as it goes on."""
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        async with self._request("GET", at, query, None, None, limits) as response:
+            if response.status >= 400:
+                raise refusal(response.status, response.headers, await response.read())
+            yield _lines(response.content)
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        at: str,
+        query: Query | None,
+        headers: Mapping[str, str] | None,
+        body: bytes | None,
+        limits: aiohttp.ClientTimeout,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One request; whatever its connection does wrong becomes Unreachable."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        url = f"{self.url}{at}?{urlencode(given, quote_via=quote)}" if given else self.url + at
+        try:
+            async with self._opened().request(
+                method,
+                URL(url, encoded=True),
+                headers=headers,
+                data=body,
+                timeout=limits,
+                allow_redirects=False,
+            ) as response:
+                yield response
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Unreachable(self.url, _plain(error), perhaps_done=False) from error
+        except TimeoutError as error:
+            raise Unreachable(self.url, "it took too long", perhaps_done=True) from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise Unreachable(self.url, _plain(error), perhaps_done=True) from error
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None or self._session.closed:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._connections),
+                headers={"User-Agent": f"waypost/{__version__}"},
+                auto_decompress=False,
+                skip_auto_headers=("Content-Type",),
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class _Problem(msgspec.Struct):
+    code: str
+    title: str = ""
+    detail: str = ""
+    hint: str = ""
+
+
+_BY_CODE: dict[str, type[Refused]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, Refused) and kind is not Refused
+}
+
+
+def _plain(error: Exception) -> str:
+    """A connection's failure in few words."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.lower()
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the connection was closed"
+    return str(error) or type(error).__name__
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines of any length; an unfinished one at the end is not a line."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line
