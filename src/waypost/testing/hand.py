@@ -1,0 +1,214 @@
+"""A store in a test's hand: short words for commands, and an audit that holds for every store at any moment.
+
+hand.publish("a.x"); [got] = hand.fetch("a"); hand.confirm(got)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from ..commands import (
+    Command,
+    Confirm,
+    Declared,
+    DeclareQueue,
+    DeleteQueue,
+    Fetch,
+    Fetched,
+    Job,
+    JobKind,
+    Publish,
+    Published,
+    PublishMany,
+    Reap,
+    Settled,
+    Staged,
+    StartJob,
+    Tick,
+    Work,
+)
+from ..delivery import MESSAGE_TRANSITIONS, TRANSITIONS, L, Outcome, State, U, X
+from ..errors import Refused
+from ..filters import Filter
+from ..message import Envelope, payload_hash
+from ..names import ANONYMOUS
+from ..policy import Policy
+from ..store import DeliveryInfo, Event, Store
+from .clock import MovableClock
+
+#: far more turns than any test needs: a command that says "more is left" for ever fails instead of hanging
+_TURNS = 1_000
+
+
+def publish(*topics: str, body: bytes = b"body", queue: str | None = None, **given: Any) -> Publish:
+    """A Publish; what belongs to the envelope goes there."""
+    said = {name: given.pop(name) for name in list(given) if name in Envelope.__struct_fields__}
+    envelope = Envelope(topics=topics, **said)
+    return Publish(envelope=envelope, body=body, hash=payload_hash(body), queue=queue, **given)
+
+
+class Hand:
+    def __init__(self, store: Store, clock: MovableClock) -> None:
+        self.store, self.clock = store, clock
+
+    def ask(self, *commands: Command) -> list[Any]:
+        """The results of one group."""
+        return self.store.apply(commands).results
+
+    def do(self, command: Command) -> Any:
+        """The result of a group of one; a Refused is raised."""
+        (result,) = self.ask(command)
+        if isinstance(result, Refused):
+            raise result
+        return result
+
+    def declare(self, name: str, **policy: Any) -> Declared:
+        declared: Declared = self.do(DeclareQueue(name, Policy(**policy)))
+        return declared
+
+    def publish(self, *topics: str, **given: Any) -> Published:
+        published: Published = self.do(publish(*topics, **given))
+        return published
+
+    def publish_many(self, *messages: Publish) -> list[Published]:
+        published: list[Published] = self.do(PublishMany(list(messages)))
+        return published
+
+    def fetch(self, queue: str, consumer: str = ANONYMOUS, n: int = 1, **given: Any) -> list[Fetched]:
+        fetched: list[Fetched] = self.do(Fetch(queue=queue, consumer=consumer, n=n, **given))
+        return fetched
+
+    def one(self, queue: str, consumer: str = ANONYMOUS, **given: Any) -> Fetched:
+        (fetched,) = self.fetch(queue, consumer, **given)
+        return fetched
+
+    def confirm(
+        self, fetched: Fetched | str, outcome: Outcome = Outcome.SUCCESS, queue: str = "a", **given: Any
+    ) -> Settled:
+        receipt = fetched if isinstance(fetched, str) else fetched.receipt
+        settled: Settled
+        (settled,) = self.do(Confirm(queue=queue, receipts=[receipt], outcome=outcome, **given))
+        return settled
+
+    def tick(self) -> None:
+        self._until_done(Tick)
+
+    def work(self, limit: int = 1_000) -> None:
+        self._until_done(lambda: Work(limit))
+
+    def reap(self) -> None:
+        self._until_done(Reap)
+
+    def _until_done(self, command: Callable[[], Command]) -> None:
+        for _ in range(_TURNS):
+            if not self.do(command()):
+                return
+        raise AssertionError(f"{command()} is never done")
+
+    def wait(self, seconds: float) -> None:
+        """Time goes by, and what is due happens."""
+        self.clock.move(seconds)
+        self.tick()
+
+    def job(self, kind: JobKind, matched: int = 0, **filter: Any) -> Job:
+        """Started and worked to its end."""
+        return self.finish(self.do(StartJob(kind=kind, filter=Filter(**filter), matched=matched)))
+
+    def redrive(self, **filter: Any) -> Job:
+        return self.job(JobKind.REDRIVE, **filter)
+
+    def delete(self, queue: str) -> Job:
+        return self.finish(self.do(DeleteQueue(queue)))
+
+    def finish(self, job: Job) -> Job:
+        self.work()
+        ended = self.store.job(job.id)
+        assert ended is not None
+        assert ended.ended_at is not None
+        return ended
+
+    # ── what it looks like from outside ─────────────────────────────────────────────────────
+
+    def deliveries(self, id: str) -> list[DeliveryInfo]:
+        message = self.store.message(id)
+        assert message is not None, f"no message {id}"
+        return message.deliveries
+
+    def states(self, id: str) -> str:
+        """The letters of its deliveries, as `a:Q b:F`."""
+        return " ".join(f"{delivery.queue}:{delivery.state.name}" for delivery in self.deliveries(id))
+
+    def state(self, id: str) -> State:
+        (delivery,) = self.deliveries(id)
+        return delivery.state
+
+    def journey(self, id: str) -> str:
+        """The letters it went through, in log order."""
+        message = self.store.message(id)
+        assert message is not None, f"no message {id}"
+        return "".join(event.to_state.name for event in message.journey)
+
+    def last_event(self) -> Event:
+        head = self.store.bounds()[1]
+        (event,) = self.store.events(head, head)
+        return event
+
+    def body(self, fetched: Fetched) -> bytes:
+        return self.store.unstage(fetched.body) if isinstance(fetched.body, Staged) else fetched.body
+
+    def found(self, limit: int = 1_000, **filter: Any) -> list[DeliveryInfo]:
+        return list(listing(self.store, Filter(**filter), limit))
+
+
+def listing(store: Store, filter: Filter, limit: int = 1_000) -> Iterator[DeliveryInfo]:
+    """Every delivery of a search, page by page."""
+    after: int | None = 0
+    while after is not None:
+        page, following = store.find(filter, after, limit)
+        assert following is None or following > after, "a page must bring the search forward"
+        yield from page
+        after = following
+
+
+def audit(store: Store) -> None:
+    """The log tells the same story as the deliveries and counters, and each of its steps is a row of the table."""
+    oldest, head = store.bounds()
+    events = store.events(oldest, head) if oldest <= head else []
+    assert [event.offset for event in events] == list(range(oldest, head + 1)), "offsets are dense"
+    assert all(one.at <= two.at for one, two in pairwise(events)), "`at` never falls"
+    resting: dict[tuple[int, str, int], list[State]] = {}
+    for event in events:
+        if event.queue is None:
+            assert event.to_state in MESSAGE_TRANSITIONS[event.from_state], event
+            assert event.to_state in (L, U, X), event
+            assert event.slot is None, event
+        else:
+            assert event.from_state is not None, event
+            assert event.to_state in TRANSITIONS[event.from_state], event
+            assert event.slot is not None, event
+        assert (event.envelope is not None) is (event.to_state is L), event
+    deliveries = list(listing(store, Filter()))
+    if oldest > 1:
+        return
+    # One queue name can have had several incarnations, so a place can hold several deliveries of one message.
+    for event in events:
+        if event.queue is None or event.slot is None or event.from_state is None:
+            continue
+        there = resting.setdefault((event.sequence, event.queue, event.slot), [])
+        if event.from_state is L:
+            there.append(event.to_state)
+        else:
+            assert event.from_state in there, f"{event} leaves a state that nothing was in"
+            there[there.index(event.from_state)] = event.to_state
+    shown: dict[tuple[int, str, int], list[State]] = {}
+    for delivery in deliveries:
+        shown.setdefault((delivery.sequence, delivery.queue, delivery.slot), []).append(delivery.state)
+    assert {place: sorted(states) for place, states in resting.items() if place in shown} == {
+        place: sorted(states) for place, states in shown.items()
+    }, "the log and the deliveries disagree"
+    for queue in store.queues():
+        held = [delivery for delivery in deliveries if delivery.queue == queue.name]
+        assert sum(queue.states.values()) <= len(held), f"{queue.name} counts more than it has"
+        assert queue.ready <= sum(queue.states.get(state, 0) for state in (State.Q, State.R))
