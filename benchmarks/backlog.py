@@ -100,7 +100,7 @@ def measure_backlog(
     for size in sizes:
         with running(WAYPOST, folder) as server:
             fetch_latencies(server, 1.0)
-            took = fill(server, size - waiting, progress)
+            took = fill(server, size - waiting, progress) if size > waiting else 0.0
             rss_filled = rss_bytes(server.pid)
         with running(WAYPOST, folder) as server:
             cold_start = server.started_after
@@ -113,7 +113,7 @@ def measure_backlog(
                     "fetch_p50": median(percentile(one, 0.5) for one in repeats),
                     "fetch_p99": median(percentile(one, 0.99) for one in repeats),
                     "cold_start": cold_start,
-                    "fill_rate": (size - waiting) / took if size > waiting else None,
+                    "fill_rate": (size - waiting) / took if took else None,
                 }
             )
         waiting = size

@@ -13,8 +13,8 @@ from math import log2
 from benchmarks.peers import PEERS
 from benchmarks.report import TITLES, Cell, Run
 
-LANE, GROUP_GAP, HEAD, FOOT = 17, 26, 78, 34
-LABELS, AXIS, FIGURE, PANEL_GAP = 190, 230, 54, 26
+LANE, GROUP_GAP, HEAD, FOOT = 17, 26, 78, 14
+LABELS, AXIS, FIGURE, PANEL_GAP = 188, 190, 48, 10
 LEAST, MOST = 0.25, 32.0
 
 STYLE = """
@@ -53,7 +53,8 @@ def _panel(run: Run, scenario: str, index: int) -> tuple[str, int]:
     """One scenario, and how tall it is."""
     left = index * (LABELS + AXIS + FIGURE + PANEL_GAP) + 12
     axis = left + LABELS
-    peers = [peer for peer in PEERS if scenario in peer.scenarios]
+    shown = {system for cell, system in run.cells if cell.scenario == scenario} | {*run.gaps}
+    peers = [peer for peer in PEERS if peer.name in shown and scenario in peer.scenarios]
     out, y = [f'<text class="panel" x="{left}" y="{HEAD - 10}">{escape(TITLES[scenario])}</text>'], HEAD
     for cell in [cell for cell in run.order() if cell.scenario == scenario]:
         y += GROUP_GAP
@@ -63,12 +64,11 @@ def _panel(run: Run, scenario: str, index: int) -> tuple[str, int]:
             out.append(f'<text x="{left + 8}" y="{y + 12}">{escape(peer.title)}</text>')
             out.append(_bar(run.ratio(cell, peer.name), _absence(run, cell, peer.name), axis, y))
             y += LANE
-    out.extend(_scale(axis, HEAD + 2, y + 6))
-    return "\n".join(out), y - HEAD + 12
+    return "\n".join(_scale(axis, HEAD + 2, y + 6) + out), y - HEAD + 12
 
 
 def _absence(run: Run, cell: Cell, system: str) -> str:
-    return "not installed" if system in run.gaps else "void" if run.void(cell, system) else "not measured"
+    return "gap" if system in run.gaps else "void" if run.void(cell, system) else "not measured"
 
 
 def _x(ratio: float) -> float:
@@ -92,10 +92,10 @@ def _bar(ratio: float | None, absence: str, axis: int, y: int) -> str:
 
 def _scale(axis: int, top: int, bottom: int) -> list[str]:
     lines = []
-    for ratio in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0):
+    for ratio, name in zip((0.25, 0.5, 1, 2, 4, 8, 16, 32), ("¼", "½", "1", "2", "4", "8", "16", "32"), strict=True):
         x = axis + _x(ratio)
         kind = "one" if ratio == 1 else "line"
         dash = "" if ratio == 1 else ' stroke-dasharray="2 4"'
         lines.append(f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"{dash}/>')
-        lines.append(f'<text class="soft mid" x="{x:.1f}" y="{bottom + 13}">{ratio:g}×</text>')
+        lines.append(f'<text class="soft mid" x="{x:.1f}" y="{bottom + 13}">{name}×</text>')
     return lines

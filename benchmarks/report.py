@@ -276,7 +276,8 @@ def _scenario_table(run: Run, scenario: str, cells: list[Cell]) -> str:
     ]
     for cell in cells:
         for system in SYSTEMS.values():
-            if scenario in system.scenarios:
+            gap = system.name in run.gaps and scenario in system.scenarios
+            if gap or (cell, system.name) in run.cells:
                 lines.append(_row(run, cell, system))
     return "\n".join(lines)
 
@@ -286,8 +287,7 @@ def _row(run: Run, cell: Cell, system: System) -> str:
     good = run.good(cell, system.name)
     if not good:
         void = run.void(cell, system.name)
-        reason = f"void: {void[:80].replace('|', '/')}" if void else "gap" if system.name in run.gaps else ""
-        return start + f"{reason} | | | | | |"
+        return start + (f"void: {void[:80].replace('|', '/')}" if void else "gap") + " | | | | | |"
     busy = median(one.client_cpu / one.seconds for one in good)
     ratio = run.ratio(cell, system.name)
     figures = [

@@ -22,10 +22,8 @@ def whole(data: bytes) -> bool:
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return False
-    at = data.find(b"ontent-", 0, end)
-    while at >= 0 and data[at + 7 : at + 15].lower() != b"length: ":
-        at = data.find(b"ontent-", at + 7, end)
-    size = int(data[at + 15 : data.find(b"\r\n", at)]) if at >= 0 else 0
+    at = data.find(b"ength: ", 0, end)  # Content-Length, in any of its spellings
+    size = int(data[at + 7 : data.find(b"\r", at)]) if at >= 0 else 0
     return len(data) >= end + 4 + size
 
 
