@@ -375,6 +375,8 @@ def _bad_length(what: str) -> Problem:
 def _what_is_wrong_with_line(line: bytes) -> Problem:
     if _BARE_LINE_END.search(line + b"\r\n"):
         return _bad_line_end()
+    if _NOT_A_METHOD.match(line):
+        return _bad_request_line()
     version = line.rpartition(b" ")[2]
     if line.count(b" ") == 2 and _VERSION.fullmatch(version):
         if _LINE.fullmatch(line.removesuffix(version) + b"HTTP/1.1"):

@@ -81,13 +81,13 @@ class Server:
         self.draining = True
         if self._listener is not None:
             self._listener.close()
+        for connection in list(self._connections):
+            connection.drain()
         for callback in self._on_drain:
             try:
                 callback()
             except Exception:
                 log.exception("on_drain failed")
-        for connection in list(self._connections):
-            connection.drain()
         if self._connections:
             self._empty.clear()
             try:

@@ -191,6 +191,7 @@ class Request:
             self._connection.cut_off()
         elif self._answer is None:
             self._closes = True
+            self._connection.fresh = False  # the short way does not close
             self.refuse(
                 Problem(500, "INTERNAL", "Internal error", "something went wrong", "see the server's log")
             )
