@@ -1,0 +1,75 @@
+"""The command line: `waypost serve`, and commands for people who look after a broker.
+
+    commands   the table of all commands        asking     what commands that speak to a broker share
+    serving    serve, config                    messages   publish, fetch, confirm, message, tail
+    queues     queues, dead, redrive, …         load       bench
+    output     how things look
+
+Whatever goes wrong is one line on stderr: exit code 2 for a command that cannot be meant, 1 for one that
+could not be done. This package is the only place that reads settings and joins the parts. Imports stand
+inside functions where a part is heavy: `serve` starts without the client and without rich.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ..config import TRACEBACK_VARIABLE, SettingInvalid
+from ..errors import Refused, WaypostError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code."""
+    import typer
+
+    from .commands import app
+
+    try:
+        code = app(args=list(arguments), prog_name="waypost", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        return _complain(*_usage(error))
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has enough; the interpreter must not find that out again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        return _complain(*_plain(error))
+
+
+def _complain(line: str, code: int) -> int:
+    if line:
+        print("waypost: " + " ".join(line.split()), file=sys.stderr)
+    return code
+
+
+def _usage(error: Exception) -> tuple[str, int]:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "waypost"
+    said = getattr(error, "format_message", error.__str__)().rstrip(".")
+    if not said:  # no command at all: the help was shown
+        return "", 0
+    return f"{said}; see: {command} --help", getattr(error, "exit_code", 2)
+
+
+def _plain(error: Exception) -> tuple[str, int]:
+    from .asking import CommandMisused
+
+    if isinstance(error, Refused):
+        return f"{error.detail}; {error.hint}" if error.hint else error.detail, 1
+    if isinstance(error, WaypostError):
+        return str(error), 2 if isinstance(error, SettingInvalid | CommandMisused) else 1
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1
+    return f"{type(error).__name__}: {error} (a bug; {TRACEBACK_VARIABLE}=1 shows where)", 1

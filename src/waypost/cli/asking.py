@@ -1,0 +1,94 @@
+"""What commands that speak to a broker share: options, the client, and times as the person means them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from ..config import Value, read_file, resolve
+from ..errors import WaypostError
+
+if TYPE_CHECKING:
+    from ..client import Client
+
+T = TypeVar("T")
+
+Url = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="The broker; or WAYPOST_URL.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+Consumer = Annotated[
+    str | None,
+    typer.Option("--consumer", metavar="NAME", help="Who fetches and confirms.", show_default=False),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would be done.")]
+
+_TERM = re.compile(r'(\s*)([A-Za-z]+)=("[^"]*"|\S+)')
+_TIME = re.compile(r"\d\d:\d\d(:\d\d)?")
+
+
+class CommandFailed(WaypostError):
+    """Its text is the one line that the person reads."""
+
+
+class CommandMisused(CommandFailed):
+    """A command that cannot be meant."""
+
+
+def settings(**flags: Any) -> dict[str, Value]:
+    return resolve(
+        {name.replace("_", "-"): given for name, given in flags.items()},
+        os.environ,
+        read_file(os.environ, Path()),
+    )
+
+
+@asynccontextmanager
+async def broker(url: str | None, *, patience: float = 0.0, **more: Any) -> AsyncIterator[Client]:
+    """A client of the broker that was meant. A person at a terminal hears at once that it is not there."""
+    from ..client import Client, Unreachable
+
+    try:
+        async with Client(settings(url=url)["url"].value, patience=patience, **more) as client:
+            yield client
+    except Unreachable as error:
+        raise CommandFailed(
+            f"no broker answers at {error.url} ({error.detail}); start one with: waypost serve"
+        ) from error
+
+
+def do(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def as_meant(filter: str, today: date | None = None) -> str:
+    """A filter whose bare times and dates, which are this person's, say so: over HTTP they would be UTC."""
+
+    def meant(term: re.Match[str]) -> str:
+        blank, name, value = term.groups()
+        if name in ("since", "until"):
+            value = _utc(value.strip('"'), today or date.today())
+        return f"{blank}{name}={value}"
+
+    return _TERM.sub(meant, filter)
+
+
+def _utc(value: str, today: date) -> str:
+    """What is no local time stays as it is, right or wrong: the broker judges it."""
+    text = f"{today.isoformat()}T{value}" if _TIME.fullmatch(value) else value
+    if text.isdigit():
+        return value
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return value
+    # A moment without a zone is taken as local, with the summer time of its own day.
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

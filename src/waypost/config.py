@@ -1,0 +1,169 @@
+"""Settings: what they are called, and where each value comes from.
+
+    flag  >  WAYPOST_… in the environment  >  waypost.toml  >  default
+
+    port = 9000                              waypost.toml, in the folder where the command is started
+    store = "sqlite:////srv/waypost.db"      (WAYPOST_CONFIG names another)
+
+`resolve` is pure; `read_file` is the only thing here that touches the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .errors import WaypostError
+
+FILE = "waypost.toml"
+FILE_VARIABLE = "WAYPOST_CONFIG"
+#: set to anything, an error that nobody foresaw shows where it happened
+TRACEBACK_VARIABLE = "WAYPOST_TRACEBACK"
+
+
+class SettingInvalid(WaypostError):
+    """A setting that cannot be meant; its text says which, from where, and what it should be."""
+
+
+class Setting(NamedTuple):
+    name: str
+    default: Any
+    #: from what a flag, a variable or the file says; raises ValueError with what it should be
+    read: Callable[[Any], Any]
+    text: str
+
+    @property
+    def variable(self) -> str:
+        return "WAYPOST_" + self.name.upper().replace("-", "_")
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name
+
+
+class Value(NamedTuple):
+    value: Any
+    #: "default", or the flag, variable or file that said so
+    origin: str
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError("a text")
+    return given.strip()
+
+
+def _port(given: Any) -> int:
+    # int() would take "1_0", True and 80.5
+    text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
+    if not text.isascii() or not text.isdigit() or not 0 <= int(text) <= 65_535:
+        raise ValueError("a number from 0 (any free port) to 65535")
+    return int(text)
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(name, str) and name.strip() for name in names
+    ):
+        raise ValueError("host names, several separated by commas")
+    return tuple(name.strip() for name in names)
+
+
+def _switch(given: Any) -> bool:
+    known = {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }
+    word = str(given).lower() if isinstance(given, str | bool | int) else ""
+    if word not in known:
+        raise ValueError("true or false")
+    return known[word]
+
+
+def _log(given: Any) -> str:
+    if given not in ("text", "json"):
+        raise ValueError("text or json")
+    return str(given)
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("host", "127.0.0.1", _text, "address that the broker listens on"),
+        Setting("port", 8080, _port, "its port; 0 takes a free one"),
+        Setting("store", "sqlite:///waypost-data/waypost.db", _text, "where messages live"),
+        Setting("name", (), _names, "host names it answers to, besides its address"),
+        Setting(
+            "infer-types", True, _switch, "whether a message without object takes its first topic's root"
+        ),
+        Setting("log", "text", _log, "how log lines look: text or json"),
+        Setting("access-log", False, _switch, "a log line for every request"),
+        Setting("url", "http://127.0.0.1:8080", _text, "the broker that the other commands speak to"),
+    )
+}
+
+
+def read_file(environ: Mapping[str, str], folder: Path) -> tuple[str, dict[str, Any]] | None:
+    """(its name, what it says), or None when there is no file."""
+    named = environ.get(FILE_VARIABLE)
+    path = Path(named).expanduser() if named else folder / FILE
+    name = named or FILE
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        if named is None:
+            return None
+        raise SettingInvalid(f"{FILE_VARIABLE} names a file that is not there: {named}") from None
+    except OSError as error:
+        raise SettingInvalid(f"{name} cannot be read: {error.strerror}") from None
+    import tomllib  # only where there is such a file
+
+    try:
+        return name, tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingInvalid(f"{name} is not TOML: {error}") from None
+
+
+def resolve(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    file: tuple[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Value]:
+    """Every setting's value and its origin. A flag that is None was not given, an empty variable neither."""
+    name, said = file if file is not None else (FILE, {})
+    unknown = [key for key in said if key not in SETTINGS]
+    if unknown:
+        raise SettingInvalid(f"{name}: unknown setting {unknown[0]!r}; known: {', '.join(SETTINGS)}")
+    return {setting.name: _value(setting, flags, environ, name, said) for setting in SETTINGS.values()}
+
+
+def _value(
+    setting: Setting, flags: Mapping[str, Any], environ: Mapping[str, str], file: str, said: Mapping[str, Any]
+) -> Value:
+    if flags.get(setting.name) is not None:
+        given, origin = flags[setting.name], setting.flag
+    elif environ.get(setting.variable):
+        given, origin = environ[setting.variable], setting.variable
+    elif setting.name in said:
+        given, origin = said[setting.name], file
+    else:
+        return Value(setting.default, "default")
+    try:
+        return Value(setting.read(given), origin)
+    except ValueError as wanted:
+        where = f"{origin}: {setting.name}" if origin == file else origin
+        raise SettingInvalid(f"{where} is {wanted}, not {given!r}") from None
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Those that look like settings and are none: most likely a slip."""
+    known = {FILE_VARIABLE, TRACEBACK_VARIABLE, *(setting.variable for setting in SETTINGS.values())}
+    return sorted(name for name in environ if name.startswith("WAYPOST_") and name not in known)

@@ -1,0 +1,53 @@
+"""Choosing a store by its URL.
+
+sqlite:///waypost-data/waypost.db     relative: after :// comes / and then the path as the shell would read it
+sqlite:////var/lib/waypost.db         absolute
+memory:///                            nothing is kept
+"""
+
+from __future__ import annotations
+
+import os.path
+from typing import NamedTuple
+
+from ..errors import StoreUnusable
+from ..store import Store
+
+#: what can be opened, with an example of each
+SCHEMES = {"sqlite": "sqlite:////var/lib/waypost/waypost.db", "memory": "memory:///"}
+
+
+class StoreUrl(NamedTuple):
+    scheme: str
+    #: empty where the store has none
+    path: str
+
+
+def parse_store_url(url: str) -> StoreUrl:
+    scheme, found, rest = url.partition("://")
+    if not found or scheme not in SCHEMES:
+        given = f"no store is called {scheme!r}" if found else f"not a store URL: {url!r}"
+        raise StoreUnusable(f"{given}; there are {', '.join(SCHEMES.values())}")
+    if not rest.startswith("/"):
+        raise StoreUnusable(
+            f"{url!r} lacks a slash: {scheme}:///{rest} is relative, {scheme}:////{rest} absolute"
+        )
+    path = rest[1:]
+    if scheme == "memory":
+        if path:
+            raise StoreUnusable(f"the memory store has no path; write {SCHEMES['memory']}")
+    elif not path or path.endswith("/") or "\0" in path:
+        raise StoreUnusable(f"{url!r} names no file; for example {SCHEMES[scheme]}")
+    return StoreUrl(scheme, os.path.expanduser(path))
+
+
+def open_store(url: str, *, infer_types: bool = True) -> Store:
+    """Raises StoreUnusable, in one line, when it must not be served."""
+    parsed = parse_store_url(url)
+    if parsed.scheme == "memory":
+        from .memory import MemoryStore
+
+        return MemoryStore(infer_types=infer_types)
+    from .sqlite import SqliteStore
+
+    return SqliteStore(parsed.path, infer_types=infer_types)
