@@ -16,6 +16,7 @@ from benchmarks.report import TITLES, Cell, Run
 LANE, GROUP_GAP, HEAD, FOOT = 17, 26, 78, 14
 LABELS, AXIS, FIGURE, PANEL_GAP = 188, 190, 48, 10
 LEAST, MOST = 0.25, 32.0
+SCALE = {0.25: "¼", 0.5: "½", 1: "1", 2: "2", 4: "4", 8: "8", 16: "16", 32: "32"}
 
 STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #1f2328 }
@@ -34,7 +35,7 @@ def picture(run: Run) -> str:
     drawn = [_panel(run, scenario, index) for index, scenario in enumerate(panels)]
     width = max(1, len(panels)) * (LABELS + AXIS + FIGURE + PANEL_GAP)
     height = HEAD + max((tall for _, tall in drawn), default=0) + FOOT
-    facts = " · ".join(run.machine.values())
+    facts = f"{run.machine['date']} · {run.machine['machine']}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
@@ -92,7 +93,7 @@ def _bar(ratio: float | None, absence: str, axis: int, y: int) -> str:
 
 def _scale(axis: int, top: int, bottom: int) -> list[str]:
     lines = []
-    for ratio, name in zip((0.25, 0.5, 1, 2, 4, 8, 16, 32), ("¼", "½", "1", "2", "4", "8", "16", "32"), strict=True):
+    for ratio, name in SCALE.items():
         x = axis + _x(ratio)
         kind = "one" if ratio == 1 else "line"
         dash = "" if ratio == 1 else ' stroke-dasharray="2 4"'

@@ -13,7 +13,9 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -267,6 +269,7 @@ def machine(folder: Path) -> dict[str, str]:
 
 def main() -> None:
     given = asked()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that no server stays behind
     console = Console()
     began = time.monotonic()
     run = Run(machine(given.folder), {})
