@@ -1,7 +1,7 @@
 """What every store must do: one sentence a test, in the order of the rulings.
 
-A store's test is a subclass and the fixture `open_store`, which opens the same store again when called again (if
-the store is `durable`). After each test the store's log is audited against its deliveries.
+A store's test is a subclass and the fixture `open_store`, which opens the same store again when called again
+(if the store is `durable`). After each test the store's log is audited against its deliveries.
 """
 
 from __future__ import annotations

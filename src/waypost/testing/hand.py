@@ -173,7 +173,7 @@ def listing(store: Store, filter: Filter, limit: int = 1_000) -> Iterator[Delive
 
 
 def audit(store: Store) -> None:
-    """The log tells the same story as the deliveries and counters, and each of its steps is a row of the table."""
+    """The log tells the same story as deliveries and counters, and each step in it is a row of the table."""
     oldest, head = store.bounds()
     events = store.events(oldest, head) if oldest <= head else []
     assert [event.offset for event in events] == list(range(oldest, head + 1)), "offsets are dense"

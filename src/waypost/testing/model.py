@@ -1,0 +1,498 @@
+"""Any store beside the memory store: the same commands, the same clock, the same chance, and after every
+step the same answers, log, queues, messages and listings.
+
+    class Home:                          where the store lives, for one run
+        open(clock, entropy) -> Store    opens what is there
+        crash()                          what is on disk now moves elsewhere; the open store is abandoned
+
+    TestMyStore = machine(Home).TestCase
+
+Restarts and crashes are steps like any other: nothing that was answered may be missing afterwards.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from hypothesis import HealthCheck, Phase, event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from ..commands import (
+    JOB_STATES,
+    Command,
+    Confirm,
+    DeclareQueue,
+    DeleteQueue,
+    Extend,
+    Fetch,
+    Fetched,
+    JobKind,
+    Publish,
+    PublishMany,
+    Reap,
+    Release,
+    Remove,
+    Staged,
+    StartJob,
+    Tick,
+    Work,
+)
+from ..delivery import Outcome, State
+from ..errors import MessageNotFound, PayloadReaped, Refused
+from ..filters import Filter
+from ..instants import SECOND
+from ..message import Entropy, make_receipt, parse_receipt, payload_hash
+from ..names import ANONYMOUS
+from ..policy import Policy
+from ..store import Applied, Store
+from ..stores.memory import MemoryStore
+from .clock import MovableClock, seeded_entropy
+from .hand import audit, listing, publish
+
+#: every test run: always the same walks, some seconds. 40 x 50 steps.
+QUICK = settings(
+    max_examples=40,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+#: with WAYPOST_PROVE set: other walks each time, for minutes
+LONG = settings(
+    QUICK,
+    max_examples=int(os.environ.get("WAYPOST_PROVE") or 1) * 100,
+    stateful_step_count=100,
+    derandomize=False,
+    phases=[Phase.generate, Phase.shrink],
+)
+PROFILE = LONG if os.environ.get("WAYPOST_PROVE") else QUICK
+
+
+class Home(Protocol):
+    def open(self, clock: MovableClock, entropy: Entropy) -> Store: ...
+
+    def crash(self) -> None: ...
+
+    def remove(self) -> None:
+        """The run is over."""
+        ...
+
+
+QUEUES = ("a", "b", "c")
+CONSUMERS = (ANONYMOUS, "ann", "bob", "cem")
+TOPICS = ("a.x", "a.y", "b.x", "b", "c.z")
+#: shaped like one of ours, given by a producer
+ALIKE = "01890000-0000-7000-8000-000004000001"
+
+queues = st.sampled_from(["a", "a", "a", "b", "b", "c"])
+spans = st.sampled_from([0, 1, 2, 5, 15]).map(lambda seconds: seconds * SECOND)
+bodies = st.sampled_from([b"", b"1", b"22", b"333"])
+
+
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(st.none(), st.none(), values)
+
+
+def rarely(values: st.SearchStrategy[Any], otherwise: Any = None) -> st.SearchStrategy[Any]:
+    return st.sampled_from(range(10)).flatmap(lambda chance: values if chance == 7 else st.just(otherwise))
+
+
+#: few retries and short waits, so that a walk of some fifty steps gets to the end of things
+policies = st.builds(
+    Policy,
+    lease_us=st.sampled_from([1, 5, 10]).map(lambda seconds: seconds * SECOND),
+    retries=st.integers(1, 2),
+    complete=st.sampled_from(["any", "any", "any", "any", 0, 1, 2, 3, "per_topic", "all"]),
+    order=st.sampled_from(["fifo", "fifo", "key"]),
+    latest_only=st.just(False),
+    kick=rarely(st.just(True), False),
+    ttl_us=rarely(spans),
+    backoff_base_us=st.just(SECOND),
+    backoff_cap_us=st.sampled_from([1, 4]).map(lambda seconds: seconds * SECOND),
+    max_messages=rarely(st.integers(1, 9)),
+    max_bytes=rarely(st.integers(4, 20)),
+    keep_us=st.sampled_from([0, 5 * SECOND, 7 * 86_400 * SECOND]),
+    dead=maybe(st.sampled_from(QUEUES)),
+    paused=rarely(st.just(True), False),
+)
+
+publishes = st.builds(
+    lambda topics, **given: publish(*topics, **given),
+    st.lists(st.sampled_from(TOPICS), max_size=3, unique=True),
+    object=maybe(st.sampled_from([*QUEUES, "order"])),
+    key=maybe(st.sampled_from(["k", "j"])),
+    producer=maybe(st.just("p")),
+    meta=st.sampled_from([(), (("colour", "red"),)]),
+    body=bodies,
+    queue=maybe(queues),
+    create=st.sampled_from([True, True, False]),
+    id=rarely(st.sampled_from(["m-1", "m-2", ALIKE])),
+    idempotency_key=rarely(st.sampled_from(["k-1", "k-2"])),
+    delay_us=rarely(spans, 0),
+    ttl_us=rarely(spans),
+    priority=st.sampled_from([5, 5, 5, 0, 9]),
+)
+
+fetches = st.builds(
+    Fetch,
+    queue=queues,
+    consumer=st.sampled_from(CONSUMERS),
+    n=st.sampled_from([1, 1, 2, 10]),
+    lease_us=maybe(st.sampled_from([1, 5, 60]).map(lambda seconds: seconds * SECOND)),
+    topic=rarely(st.sampled_from(["a.x", "a.*", "b", "*"])),
+)
+outcomes = st.sampled_from([*Outcome, Outcome.SUCCESS])
+
+filters = st.builds(
+    Filter,
+    queue=maybe(queues),
+    states=maybe(st.frozensets(st.sampled_from([s for s in State if s not in (State.L, State.U, State.X)]))),
+)
+
+
+class Walk(RuleBasedStateMachine):
+    """One run. `home` is filled in by `machine`."""
+
+    home: Callable[[], Home]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = MovableClock()
+        self.place = self.home()
+        self.entropy = seeded_entropy()
+        self.store = self.place.open(self.clock, self.entropy)
+        self.model = MemoryStore(clock=self.clock, entropy=seeded_entropy())
+        #: receipts and ids ever seen, oldest first
+        self.receipts: list[tuple[str, str]] = []
+        self.ids: list[str] = ["m-1", ALIKE]
+        self.seen = 0
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────
+
+    @initialize(given=st.fixed_dictionaries(dict.fromkeys(QUEUES, policies)))
+    def some_queues(self, given: dict[str, Policy]) -> None:
+        self.run(*(DeclareQueue(name, policy) for name, policy in given.items()))
+
+    @rule(name=queues, policy=st.one_of(policies, st.none()))
+    def declare(self, name: str, policy: Policy | None) -> None:
+        self.run(DeclareQueue(name, policy))
+
+    @rule(command=publishes)
+    def publish(self, command: Publish) -> None:
+        self.run(command)
+
+    @rule(command=publishes, data=st.data())
+    def publish_with_an_id_of_ours(self, command: Publish, data: st.DataObject) -> None:
+        command.id = data.draw(st.sampled_from(self.ids))
+        self.run(command)
+
+    @rule(command=publishes, more=st.integers(1, 3))
+    def publish_a_large_one(self, command: Publish, more: int) -> None:
+        if self.store.inline_bytes <= 1 << 20:
+            command.body = b"x" * (self.store.inline_bytes + more)
+            command.hash = payload_hash(command.body)
+            self.run(command)
+
+    @rule(messages=st.lists(publishes, min_size=1, max_size=5))
+    def publish_one_by_one(self, messages: list[Publish]) -> None:
+        self.run(*messages)
+
+    @rule(messages=st.lists(publishes, max_size=5))
+    def publish_many(self, messages: list[Publish]) -> None:
+        self.run(PublishMany(messages))
+
+    @rule(command=fetches)
+    def fetch(self, command: Fetch) -> None:
+        self.run(command)
+
+    @rule(command=fetches, outcome=outcomes, delay_us=rarely(st.none(), 0))
+    def fetch_and_confirm(self, command: Fetch, outcome: Outcome, delay_us: int | None) -> None:
+        self.consume(command, outcome, delay_us)
+
+    @rule(command=fetches)
+    def give_up(self, command: Fetch) -> None:
+        """As often as the policy allows: dead letters."""
+        for _ in range(3):
+            self.consume(command, Outcome.RETRY, 0)
+
+    @rule(queue=queues)
+    def nobody_is_interested(self, queue: str) -> None:
+        for consumer in CONSUMERS:
+            self.consume(Fetch(queue=queue, consumer=consumer, n=2), Outcome.NOT_INTERESTED, 0)
+
+    @rule(command=fetches)
+    def work_it_off(self, command: Fetch) -> None:
+        for consumer in CONSUMERS:
+            command.consumer = consumer
+            self.consume(command, Outcome.SUCCESS, None)
+
+    @rule(data=st.data())
+    def redrive(self, data: st.DataObject) -> None:
+        chosen = Filter(queue=data.draw(maybe(queues)), states=JOB_STATES[JobKind.REDRIVE])
+        self.run(StartJob(kind=JobKind.REDRIVE, filter=chosen, matched=0))
+        self.work_to_the_end(data.draw(st.integers(1, 5)))
+
+    @rule(data=st.data())
+    def confirm(self, data: st.DataObject) -> None:
+        self.run(self.some_confirm(data))
+
+    @rule(data=st.data())
+    def extend(self, data: st.DataObject) -> None:
+        self.run(self.some_extend(data))
+
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        self.run(self.some_release(data))
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        self.run(self.some_remove(data))
+
+    @rule(data=st.data())
+    def start_job(self, data: st.DataObject) -> None:
+        self.run(self.some_job(data))
+
+    @rule(name=queues)
+    def delete_queue(self, name: str) -> None:
+        self.run(DeleteQueue(name))
+
+    @rule(limit=st.integers(1, 3))
+    def work_a_slice(self, limit: int) -> None:
+        self.run(Work(limit))
+
+    @rule(limit=st.sampled_from([1, 3, 1_000]))
+    def work_to_the_end(self, limit: int) -> None:
+        for _ in range(200):
+            if self.run(Work(limit)) == [False]:
+                return
+        raise AssertionError("a job never ends")
+
+    @rule(seconds=st.sampled_from([0.5, 1, 5, 10, 60, 3_600]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.clock.move(seconds)
+        self.run()
+
+    @rule(seconds=st.sampled_from([1, 10]), limit=st.sampled_from([2, 1_000]))
+    def let_time_pass_and_tick(self, seconds: float, limit: int) -> None:
+        self.clock.move(seconds)
+        self.run(Tick(limit))
+
+    @rule(limit=st.integers(1, 3))
+    def tick(self, limit: int) -> None:
+        self.run(Tick(limit))
+
+    @rule(days=st.sampled_from([0, 0, 1, 8]), limit=st.sampled_from([1, 3, 1_000]))
+    def reap(self, days: int, limit: int) -> None:
+        """Stores may forget in slices of their own; what is left in the end is the same."""
+        self.clock.move(days * 86_400)
+        for store in (self.model, self.store):
+            for _ in range(1_000):
+                if not store.apply([Reap(limit)]).results[0]:
+                    break
+            else:
+                raise AssertionError("reaping never ends")
+        self.compare()
+
+    @rule(data=st.data())
+    def a_group(self, data: st.DataObject) -> None:
+        kinds: list[Callable[[st.DataObject], Command]] = [
+            lambda data: data.draw(publishes),
+            lambda data: data.draw(publishes),
+            lambda data: PublishMany(data.draw(st.lists(publishes, max_size=3))),
+            lambda data: data.draw(fetches),
+            lambda data: data.draw(fetches),
+            lambda data: DeclareQueue(data.draw(queues), data.draw(policies)),
+            lambda data: DeleteQueue(data.draw(queues)),
+            lambda data: Work(data.draw(st.integers(1, 3))),
+            lambda data: Tick(data.draw(st.integers(1, 3))),
+            self.some_confirm,
+            self.some_confirm,
+            self.some_extend,
+            self.some_release,
+            self.some_remove,
+            self.some_job,
+        ]
+        chosen = data.draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=7))
+        self.run(*(kind(data) for kind in chosen))
+
+    @rule()
+    def restart(self) -> None:
+        self.store.close()
+        self.store = self.place.open(self.clock, self.entropy)
+        self.compare_everything()
+
+    @rule()
+    def crash(self) -> None:
+        abandoned = self.store
+        self.place.crash()
+        self.store = self.place.open(self.clock, self.entropy)
+        abandoned.close()
+        self.compare_everything()
+
+    # ── what the steps are made of ──────────────────────────────────────────────────────────
+
+    def some_receipts(self, data: st.DataObject) -> tuple[str, list[str]]:
+        """(a queue, receipts): most are the newest of that queue, some old, some of elsewhere, some junk."""
+        queue = data.draw(queues)
+        here = [receipt for name, receipt in self.receipts if name == queue]
+        choices = ["junk", make_receipt(1, 1)]
+        choices += [receipt for _, receipt in self.receipts[-3:]]
+        if here:
+            offset, salt = parse_receipt(here[-1]) or (1, 1)
+            choices += [make_receipt(offset, salt ^ 1), make_receipt(offset + 1, salt)]
+            choices = here[-6:] * 4 + here + choices
+        return queue, data.draw(st.lists(st.sampled_from(choices), min_size=1, max_size=4))
+
+    def some_confirm(self, data: st.DataObject) -> Confirm:
+        queue, receipts = self.some_receipts(data)
+        return Confirm(
+            queue=queue,
+            receipts=receipts,
+            outcome=data.draw(outcomes),
+            reason=data.draw(maybe(st.sampled_from(["because", "redriven", "lease-over"]))),
+            delay_us=data.draw(maybe(spans)),
+        )
+
+    def some_extend(self, data: st.DataObject) -> Extend:
+        queue, receipts = self.some_receipts(data)
+        return Extend(queue=queue, receipts=receipts, lease_us=data.draw(maybe(st.just(7 * SECOND))))
+
+    def some_release(self, data: st.DataObject) -> Release:
+        return Release(self.some_receipts(data)[1])
+
+    def some_remove(self, data: st.DataObject) -> Remove:
+        return Remove(data.draw(queues), data.draw(st.sampled_from(self.ids[-12:])))
+
+    def some_job(self, data: st.DataObject) -> StartJob:
+        kind = data.draw(st.sampled_from([JobKind.REDRIVE, JobKind.REDRIVE, JobKind.CANCEL, JobKind.PURGE]))
+        filter = data.draw(filters)
+        states = JOB_STATES[kind] if filter.states is None else filter.states & JOB_STATES[kind]
+        chosen = Filter(
+            id=data.draw(maybe(st.sampled_from(self.ids[-12:]))),
+            queue=filter.queue,
+            states=frozenset(states),
+            since_at=data.draw(maybe(st.just(self.clock.now - 10 * SECOND))),
+            until_at=data.draw(maybe(st.just(self.clock.now))),
+        )
+        return StartJob(kind=kind, filter=chosen, matched=len(list(listing(self.model, chosen))))
+
+    def consume(self, command: Fetch, outcome: Outcome, delay_us: int | None) -> None:
+        (fetched,) = self.run(command)
+        if isinstance(fetched, list) and fetched:
+            receipts = [one.receipt for one in fetched]
+            self.run(Confirm(queue=command.queue, receipts=receipts, outcome=outcome, delay_us=delay_us))
+
+    def run(self, *commands: Command) -> list[Any]:
+        """One group on both, and everything that can be seen of it compared."""
+        before = {name: self.model.ready(name) or 0 for name in QUEUES}
+        expected = self.model.apply([copy.deepcopy(command) for command in commands])
+        applied = self.store.apply([_staged(copy.deepcopy(command), self.store) for command in commands])
+        assert shown(applied.results, self.store) == shown(expected.results, self.model)
+        assert applied.due_at == expected.due_at
+        assert applied.working == expected.working
+        self.compare_ready(applied, before)
+        for command, result in zip(commands, expected.results, strict=True):
+            event(f"{type(command).__name__}: {type(result).__name__}")
+            if isinstance(command, Fetch) and not isinstance(result, Refused):
+                self.receipts += [(command.queue, fetched.receipt) for fetched in result]
+        self.compare()
+        return expected.results
+
+    # ── comparing ───────────────────────────────────────────────────────────────────────────
+
+    def compare_ready(self, applied: Applied, before: Mapping[str, int]) -> None:
+        """What became fetchable is said, and nothing is said that cannot be fetched."""
+        for name, count in applied.ready.items():
+            assert 0 < count <= (self.model.ready(name) or 0), f"{name}: {count} are not ready"
+        for name in QUEUES:
+            now = self.model.ready(name) or 0
+            if now > before[name]:
+                assert applied.ready.get(name, 0) >= now - before[name], f"{name} became ready in silence"
+
+    def compare(self) -> None:
+        assert self.store.bounds() == self.model.bounds()
+        oldest, head = self.model.bounds()
+        lo = max(self.seen + 1, oldest)
+        fresh = self.model.events(lo, head) if lo <= head else []
+        assert (self.store.events(lo, head) if lo <= head else []) == fresh
+        self.seen = head
+        self.compare_messages(dict.fromkeys(one.message_id for one in fresh))
+        assert self.store.queues() == self.model.queues()
+        for name in QUEUES:
+            assert self.store.ready(name) == self.model.ready(name)
+        assert list(listing(self.store, Filter(), 3)) == list(listing(self.model, Filter()))
+
+    def compare_messages(self, ids: Sequence[str] | dict[str, None]) -> None:
+        for id in ids:
+            if id not in self.ids:
+                self.ids.append(id)
+            assert self.store.message(id) == self.model.message(id)
+            assert body_of(self.store, id) == body_of(self.model, id)
+
+    def compare_everything(self) -> None:
+        self.seen = 0
+        self.compare()
+        self.compare_messages(self.ids)
+        for at in (0, self.clock.now - 5 * SECOND, self.clock.now, self.clock.now + 1):
+            assert self.store.offset_at(at) == self.model.offset_at(at)
+        for number in range(1, 30):
+            assert self.store.job(str(number)) == self.model.job(str(number))
+        for state in State:
+            filter = Filter(states=frozenset({state}))
+            assert list(listing(self.store, filter, 2)) == list(listing(self.model, filter))
+        assert self.store.apply([]).due_at == self.model.apply([]).due_at
+
+    def teardown(self) -> None:
+        try:
+            self.compare_everything()
+            audit(self.store)
+        finally:
+            self.store.close()
+            self.place.remove()
+
+
+def machine(home: Callable[[], Home], profile: settings = PROFILE) -> type[RuleBasedStateMachine]:
+    """The walk for the stores of one kind of home; its `.TestCase` is what pytest runs."""
+    walk: type[RuleBasedStateMachine] = type("StoreWalk", (Walk,), {"home": staticmethod(home)})
+    walk.TestCase.settings = profile
+    return walk
+
+
+def _staged(command: Command, store: Store) -> Command:
+    """As the broker does it: large bodies are put away first."""
+    for message in [command] if isinstance(command, Publish) else []:
+        if isinstance(message.body, bytes) and len(message.body) > store.inline_bytes:
+            message.body = store.stage(message.body)
+    return command
+
+
+def shown(results: list[Any], store: Store) -> list[Any]:
+    """Results in a form that can be compared: refusals by their kind, bodies as bytes."""
+    return [
+        type(result) if isinstance(result, Refused) else _with_bodies(result, store) for result in results
+    ]
+
+
+def _with_bodies(result: Any, store: Store) -> Any:
+    if isinstance(result, list) and result and isinstance(result[0], Fetched):
+        return [
+            msgspec.structs.replace(fetched, body=store.unstage(fetched.body))
+            if isinstance(fetched.body, Staged)
+            else fetched
+            for fetched in result
+        ]
+    return result
+
+
+def body_of(store: Store, id: str) -> bytes | str:
+    try:
+        body = store.body(id)
+        return store.unstage(body) if isinstance(body, Staged) else body
+    except (MessageNotFound, PayloadReaped) as gone:
+        return type(gone).__name__
