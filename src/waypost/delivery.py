@@ -66,11 +66,12 @@ ENDED = frozenset({S, K, E, I, N, O, T, C})
 #: listed with the dead letters
 DEAD = frozenset({E, I})
 
-#: from each state of a delivery, the states it may enter; L is "not yet routed". (N rests only in channels.)
+#: from each state of a delivery, the states it may enter; L is "not yet routed". N rests only in channels; what waits
+#: becomes E only when its payload turns out to be damaged.
 TRANSITIONS: dict[State, frozenset[State]] = {
     L: frozenset({Q, E}),
-    Q: frozenset({F, O, T, C}),
-    R: frozenset({F, O, T, C}),
+    Q: frozenset({F, O, T, C, E}),
+    R: frozenset({F, O, T, C, E}),
     F: frozenset({S, I, K, N, R, E, Q, C}),
     N: frozenset({Q, E}),
     S: frozenset({Q}),
@@ -108,6 +109,7 @@ class Reason(StrEnum):
     REMOVED = "removed"
     REDRIVEN = "redriven"
     DEAD_LETTER = "dead-letter"
+    DAMAGED = "payload-damaged"
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

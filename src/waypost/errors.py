@@ -10,6 +10,8 @@
     │   ├── IdTaken                409  the producer's own id names another message
     │   ├── PayloadReaped          410  the message is kept, its body is not any more
     │   ├── LogTrimmed             410  the log no longer goes back that far
+    │   ├── PayloadDamaged         500  what was read does not fit its checksum
+    │   ├── Failed                 500  a fault in Waypost itself; this command alone was undone
     │   ├── IdempotencyConflict    422  the key was used for another body
     │   ├── QueueFull              429  maxMessages or maxBytes
     │   ├── NotOffered             501  this store, or this version, does not have it
@@ -103,6 +105,16 @@ class IdTaken(Refused):
 class PayloadReaped(Refused):
     status, code, title = 410, "PAYLOAD_REAPED", "Payload reaped"
     hint = "the queue's `keep` says for how long bodies of completed messages stay"
+
+
+class PayloadDamaged(Refused):
+    status, code, title = 500, "PAYLOAD_DAMAGED", "Payload damaged"
+    hint = "the disk or the file is damaged: check the disk, and restore a copy of the store"
+
+
+class Failed(Refused):
+    status, code, title = 500, "FAILED", "Failed"
+    hint = "this is a fault in Waypost; the log says more"
 
 
 class LogTrimmed(Refused):

@@ -1,0 +1,266 @@
+"""Reading: events, messages and searches, from one connection.
+
+The store has a reader of its own beside the writer, for what others ask; the writer has one on its connection, which sees the
+group it is in the middle of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...commands import Staged
+from ...delivery import DEAD, Q, State
+from ...errors import LogTrimmed, MessageNotFound, PayloadDamaged, PayloadReaped
+from ...filters import Filter
+from ...message import make_id, parse_id, payload_hash
+from ...store import DeliveryInfo, Event, MessageInfo
+from .names import Names
+from .rows import ENVELOPE_COLUMNS, STATE, Db, LogRows, Row, envelope_of, unpack_route
+
+#: offsets that one look of a search goes through
+SEARCH_WINDOW = 20_000
+
+_MESSAGE_EVENTS = f"""
+    select m.sequence, m.at, m.salt, m.own_id, m.route, m.same_as, null, m.hash, m.size, {ENVELOPE_COLUMNS}
+    from messages m where m.sequence between ? and ? order by m.sequence"""
+_FETCH_EVENTS = """
+    select f."offset", f.at, f.sequence, f.destination, f.slot, f.from_state, f.duration_ms, f.attempt, f.consumer,
+           m.at, m.salt, m.own_id
+    from fetches f cross join messages m on m.sequence = f.sequence"""
+_STEP_EVENTS = """
+    select s."offset", s.at, s.sequence, s.destination, s.slot, s.path, s.duration_ms, s.attempt, s.consumer, s.reason,
+           m.at, m.salt, m.own_id
+    from steps s cross join messages m on m.sequence = s.sequence"""
+_DELIVERIES = """
+    select sequence, destination, slot, state, attempt, consumer, reason, since_at, due_at, last
+    from deliveries where sequence between ? and ? order by sequence, destination, slot"""
+
+
+#: (queue's number, delivery)
+_Found = tuple[int, DeliveryInfo]
+
+
+class Reader:
+    def __init__(self, db: Db, names: Names) -> None:
+        self._db, self._names = db, names
+        self._rows = LogRows(names.queue_names, names.parties)
+
+    # ── the log ─────────────────────────────────────────────────────────────────────────────
+
+    def bounds(self) -> tuple[int, int]:
+        oldest, head = self._db.execute('select oldest, "offset" from head').get
+        return oldest, head
+
+    def events(self, lo: int, hi: int) -> list[Event]:
+        oldest = self.bounds()[0]
+        if lo < oldest:
+            raise LogTrimmed(oldest)
+        found = list(self._events(lo, hi))
+        found.sort(key=lambda event: event.offset)
+        return found
+
+    def _events(self, lo: int, hi: int) -> Iterable[Event]:
+        """A row may begin before lo and still hold events from lo on, so each table is read from the row before."""
+        first = self._db.execute("select max(sequence) from messages where sequence <= ?", (lo,)).get or lo
+        for row in self._db.execute(_MESSAGE_EVENTS, (first, hi)):
+            yield from (event for event in self._rows.of_message(row) if lo <= event.offset <= hi)
+        for row in self._db.execute(_FETCH_EVENTS + ' where f."offset" between ? and ?', (lo, hi)):
+            yield self._rows.of_fetch(row)
+        first = self._db.execute('select max("offset") from steps where "offset" <= ?', (lo,)).get or lo
+        for row in self._db.execute(_STEP_EVENTS + ' where s."offset" between ? and ?', (first, hi)):
+            yield from (event for event in self._rows.of_step(row) if lo <= event.offset <= hi)
+
+    def row_of(self, offset: int) -> tuple[int, int]:
+        """(first offset, instant) of the row that holds this offset."""
+        return max(
+            self._db.execute(
+                "select * from (select sequence, at from messages where sequence <= ?1 order by sequence desc limit 1)"
+                ' union all select * from (select "offset", at from fetches where "offset" <= ?1'
+                ' order by "offset" desc limit 1)'
+                ' union all select * from (select "offset", at from steps where "offset" <= ?1'
+                ' order by "offset" desc limit 1)',
+                (offset,),
+            ),
+            default=(1, 0),
+        )
+
+    def offset_at(self, at: int) -> int:
+        return max(self.bounds()[0], self._first_since(at))
+
+    def _first_since(self, at: int) -> int:
+        """By halving: instants never fall with the offset."""
+        lo, hi = 1, self.bounds()[1] + 1
+        while lo < hi:
+            middle = (lo + hi) // 2
+            if self.row_of(middle)[1] < at:
+                lo = middle + 1
+            else:
+                hi = middle
+        return lo
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────
+
+    def sequence_of(self, id: str) -> int | None:
+        own = self._db.execute("select sequence from own_ids where id = ?", (id,)).get
+        if own is not None:
+            return int(own)
+        parsed = parse_id(id)
+        if parsed is None:
+            return None
+        row = self._db.execute("select at, salt, own_id from messages where sequence = ?", (parsed.sequence,)).get
+        if row is None:
+            return None
+        at, salt, own_id = row
+        fits = own_id is None and salt == parsed.salt and at // 1_000 == parsed.created_ms
+        return parsed.sequence if fits else None
+
+    def message(self, id: str) -> MessageInfo | None:
+        sequence = self.sequence_of(id)
+        if sequence is None:
+            return None
+        oldest = self.bounds()[0]
+        row = self._db.execute(_MESSAGE_EVENTS, (sequence, sequence)).get
+        priority, expires_at = self._db.execute(
+            "select priority, expires_at from messages where sequence = ?", (sequence,)
+        ).get
+        journey = list(self._rows.of_message(row))
+        for (last,) in self._db.execute("select last from deliveries where sequence = ?", (sequence,)).fetchall():
+            journey += self._walk(last)
+        return MessageInfo(
+            id=id,
+            sequence=sequence,
+            envelope=envelope_of(row[9:], self._names.parties),
+            hash=row[7],
+            size=row[8],
+            priority=priority,
+            created_at=row[1],
+            expires_at=expires_at,
+            same_as=row[6],
+            deliveries=[delivery for _, delivery in self._deliveries(sequence, sequence)[0][1]],
+            journey=sorted((e for e in journey if e.offset >= oldest), key=lambda event: event.offset),
+        )
+
+    def _walk(self, last: int) -> Iterable[Event]:
+        """A slot's rows from the last back to the first; each names the one before it."""
+        while last:
+            row = self._db.execute(_STEP_EVENTS + ' where s."offset" = ?', (last,)).get
+            if row is not None:
+                yield from self._rows.of_step(row)
+                last = self._db.execute('select previous from steps where "offset" = ?', (last,)).get
+                continue
+            row = self._db.execute(_FETCH_EVENTS + ' where f."offset" = ?', (last,)).get
+            if row is None:
+                return
+            yield self._rows.of_fetch(row)
+            last = self._db.execute('select previous from fetches where "offset" = ?', (last,)).get
+
+    def body(self, id: str) -> bytes | Staged:
+        sequence = self.sequence_of(id)
+        if sequence is None:
+            raise MessageNotFound(id)
+        body, size, hash = self._db.execute(
+            "select body, size, hash from messages where sequence = ?", (sequence,)
+        ).get
+        if body is None:
+            raise PayloadReaped(f"the body of {id!r} was reaped")
+        if isinstance(body, str):
+            return Staged(size, body)
+        if payload_hash(body) != hash:
+            raise PayloadDamaged(f"the body of {id!r} does not fit its checksum")
+        return bytes(body)
+
+    def states(self, sequence: int, route: int | str | None) -> list[tuple[tuple[int, int], State]]:
+        """((destination, slot), state) of every delivery of one message."""
+        known = {
+            (destination, slot): STATE[state]
+            for destination, slot, state in self._db.execute(
+                "select destination, slot, state from deliveries where sequence = ? and destination > 0", (sequence,)
+            )
+        }
+        slots = {place: Q for place in unpack_route(route)} | known
+        return list(slots.items())
+
+    # ── search ──────────────────────────────────────────────────────────────────────────────
+
+    def _deliveries(self, lo: int, hi: int) -> list[tuple[int, list[_Found]]]:
+        """(sequence, deliveries) of each message lo … hi, in order."""
+        known: dict[int, list[Row]] = {}
+        for row in self._db.execute(_DELIVERIES, (lo, hi)):
+            known.setdefault(row[0], []).append(row)
+        found = []
+        for sequence, at, salt, own_id, route in self._db.execute(
+            "select sequence, at, salt, own_id, route from messages where sequence between ? and ? order by sequence",
+            (lo, hi),
+        ):
+            id = own_id or make_id(sequence, salt, at)
+            rows = {place: _untouched(sequence, place, at) for place in unpack_route(route)}
+            for row in known.get(sequence, ()):
+                if row[1]:
+                    rows[row[1:3]] = row
+            found.append((sequence, [(row[1], self._delivery(id, at, row)) for row in rows.values()]))
+        return found
+
+    def _delivery(self, id: str, created_at: int, row: Row) -> DeliveryInfo:
+        sequence, destination, slot, state, attempt, consumer, reason, since_at, due_at, _ = row
+        return DeliveryInfo(
+            sequence=sequence,
+            message_id=id,
+            queue=self._names.queue_names[destination],
+            slot=slot,
+            state=STATE[state],
+            attempt=attempt,
+            consumer=None if consumer is None else self._names.parties[consumer],
+            reason=reason,
+            created_at=created_at,
+            changed_at=since_at,
+            due_at=due_at,
+        )
+
+    def search(self, filter: Filter, after: int, limit: int) -> tuple[list[_Found], int | None]:
+        """As `Store.find`, with the number of each one's queue."""
+        lo, hi = after + 1, self.bounds()[1]
+        if filter.since_at is not None:
+            lo = max(lo, self._first_since(filter.since_at))
+        if filter.until_at is not None:
+            hi = min(hi, self._first_since(filter.until_at) - 1)
+        if filter.id is not None:
+            sequence = self.sequence_of(filter.id)
+            if sequence is None or not lo <= sequence <= hi:
+                return [], None
+            lo = hi = sequence
+        if lo > hi:
+            return [], None
+        if filter.states is not None and filter.states <= DEAD:
+            return self._find_dead(filter, lo, hi, limit)
+        window = min(hi, lo + SEARCH_WINDOW - 1)
+        found: list[_Found] = []
+        for sequence, deliveries in self._deliveries(lo, window):
+            if len(found) >= limit:
+                return found, sequence - 1
+            found += [each for each in deliveries if _selects(filter, each[1])]
+        return found, window if window < hi else None
+
+    def _find_dead(self, filter: Filter, lo: int, hi: int, limit: int) -> tuple[list[_Found], int | None]:
+        """Through their own index: dead letters lie among millions that are not."""
+        sequences = self._db.execute(
+            "select distinct sequence from deliveries indexed by deliveries_dead"
+            " where state in (8, 9) and sequence between ? and ? order by sequence limit ?",
+            (lo, hi, limit),
+        ).fetchall()
+        found: list[_Found] = []
+        for (sequence,) in sequences:
+            for _, deliveries in self._deliveries(sequence, sequence):
+                found += [each for each in deliveries if _selects(filter, each[1])]
+        return found, sequences[-1][0] if len(sequences) == limit else None
+
+
+def _untouched(sequence: int, place: tuple[int, int], at: int) -> Row:
+    """A delivery as it was routed, in the form of a row of `deliveries`."""
+    return (sequence, *place, int(Q), 0, None, None, at, None, 0)
+
+
+def _selects(filter: Filter, delivery: DeliveryInfo) -> bool:
+    """What the bounds of the search have not settled yet."""
+    return (filter.queue is None or filter.queue == delivery.queue) and (
+        filter.states is None or delivery.state in filter.states
+    )
