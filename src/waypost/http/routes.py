@@ -100,18 +100,19 @@ class Routes:
     def match(self, method: str, segments: list[str]) -> tuple[Route, dict[str, str]]:
         """The row and the path parameters for decoded segments. Raises Problem (404, 405)."""
         node = self._root
-        params: dict[str, str] = {}
+        values: list[str] = []
         for segment in segments:
             literal = node.literals.get(segment)
             if literal is not None:
                 node = literal
             elif segment and node.any is not None:
-                params[node.parameter] = segment
+                values.append(segment)
                 node = node.any
             else:
                 raise _not_found(segments)
         if not node.methods:
             raise _not_found(segments)
+        params = dict(zip(node.parameters, values, strict=True))
         row = node.methods.get(method)
         if row is not None:
             return row, params
@@ -153,24 +154,26 @@ class Routes:
         if not row.pattern.startswith("/"):
             raise ValueError(f"{row.pattern!r}: a pattern begins with '/'")
         node = self._root
-        seen: set[str] = set()
+        names: list[str] = []
         for segment in row.pattern.split("/")[1:]:
             if not segment.startswith("{"):
                 node = node.literals.setdefault(segment, _Node())
                 continue
             name = segment[1:-1]
-            if not segment.endswith("}") or not name.isidentifier() or name in seen:
+            if not segment.endswith("}") or not name.isidentifier() or name in names:
                 raise ValueError(f"{row.pattern!r}: {segment!r} is not a parameter of its own")
-            seen.add(name)
-            if node.any is None:
-                node.any, node.parameter = _Node(), name
-            elif node.parameter != name:
-                # one name per place: OpenAPI knows no two paths that differ only in it
-                raise ValueError(f"{row.pattern!r}: this place is called {node.parameter!r} by another row")
+            names.append(name)
+            node.any = node.any or _Node()
             node = node.any
+        if not node.methods:
+            node.parameters = names
+        elif node.parameters != names:
+            # OpenAPI knows no two paths that differ only in their parameters' names
+            known = ", ".join(map(repr, node.parameters))
+            raise ValueError(f"{row.pattern!r}: by another row this path's parameters are called {known}")
         if row.method in node.methods:
             raise ValueError(f"{row.method} {row.pattern} is in the table twice")
-        if row.name_parameter and row.name_parameter not in seen:
+        if row.name_parameter and row.name_parameter not in names:
             raise ValueError(f"{row.pattern!r} has no parameter {row.name_parameter!r}")
         node.methods[row.method] = row
         self.rows.append(row)
@@ -179,12 +182,13 @@ class Routes:
 class _Node:
     """One place in the tree of paths."""
 
-    __slots__ = ("any", "literals", "methods", "parameter")
+    __slots__ = ("any", "literals", "methods", "parameters")
 
     def __init__(self) -> None:
         self.literals: dict[str, _Node] = {}
         self.any: _Node | None = None
-        self.parameter = ""
+        #: the names of the parameters on the way here
+        self.parameters: list[str] = []
         self.methods: dict[str, Route] = {}
 
     def allow(self) -> list[str]:

@@ -1,0 +1,197 @@
+"""The event log: every transition in order, a line of JSON each, for those who only watch.
+
+    GET /log?from=1&n=100      GET /log?follow=1      GET /log/fruit.*?ts=10:00
+
+An answer is streamed in chunks at the reader's pace. Without `n` it ends at the head as it was when asked;
+with `follow` it stays open, and an empty line every 15 s says that it still is. A range that breaks
+(trimmed meanwhile, a gap) ends the connection without the last chunk, so it never looks complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from waypost.broker import Broker
+from waypost.delivery import L
+from waypost.errors import LogTrimmed, NotOffered, PayloadReaped, RequestInvalid
+from waypost.http.given import check_query, flag, pattern, whole
+from waypost.http.head import Head
+from waypost.http.payload import read_payload
+from waypost.http.refusals import failure, guarded_task
+from waypost.http.routes import Content, Failure, Parameter, Route
+from waypost.http.schemas import ARROW, COUNT, FLAG, NAME, NDJSON, TEXT
+from waypost.http.wire import Request
+from waypost.instants import parse_instant
+from waypost.names import check_name
+from waypost.routing import topic_matches
+from waypost.store import Event
+from waypost.wire import body_json, event_json
+
+#: a follower hears something at least so often
+SIGN_OF_LIFE_SECONDS = 15.0
+_FURTHEST = 10**18 - 1
+
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a request wants of the log."""
+
+    start: int
+    n: int | None
+    follow: bool
+    payload: bool
+    queue: str | None
+    topic: str | None
+
+    def wants(self, event: Event) -> bool:
+        if self.queue is not None and event.queue != self.queue:
+            return False
+        if self.topic is not None:
+            envelope = event.envelope
+            return (
+                event.to_state is L
+                and envelope is not None
+                and any(topic_matches(self.topic, topic) for topic in envelope.topics)
+            )
+        return True
+
+
+def reading_of(head: Head, broker: Broker, oldest: int, newest: int) -> Reading:
+    check_query(head)
+    if ARROW in head.headers.get("accept", ""):
+        raise NotOffered("the log as an Arrow stream", "leave Accept out and read newline JSON")
+    query = head.query
+    n = query.get("n")
+    queue = query.get("queue")
+    topic = head.params.get("topic")
+    return Reading(
+        _start(query, broker, oldest, newest),
+        None if n is None else whole(n, "n", 0, _FURTHEST),
+        flag(query.get("follow"), "follow"),
+        flag(query.get("payload"), "payload"),
+        None if queue is None else check_name(queue),
+        None if topic is None else pattern(topic),
+    )
+
+
+def _start(query: dict[str, str], broker: Broker, oldest: int, newest: int) -> int:
+    if "ts" in query:
+        if "from" in query:
+            raise RequestInvalid("both from and ts", "start at an offset or at an instant")
+        return broker.store.offset_at(parse_instant(query["ts"], broker.clock()))
+    if "from" not in query:
+        return oldest
+    start = max(1, whole(query["from"], "from", 0, _FURTHEST))
+    if start > newest + 1:
+        raise RequestInvalid(
+            f"offset {start} is beyond the head, {newest}",
+            f"from={newest + 1}&follow=1 waits for what comes next",
+            "OFFSET_BEYOND_HEAD",
+        )
+    if start < oldest:
+        raise LogTrimmed(oldest)
+    return start
+
+
+def rows(broker: Broker) -> list[Route]:
+    async def read(request: Request) -> None:
+        oldest, newest = broker.store.bounds()
+        reading = reading_of(request.head, broker, oldest, newest)
+        headers = [("Waypost-Head", str(newest)), ("Waypost-Oldest", str(oldest))]
+        if request.head.method == "HEAD":
+            request.answer(200, b"", NDJSON, headers)
+            return
+        await _stream(broker, request, reading, newest, headers)
+
+    parameters = (
+        Parameter("from", "query", "the first offset, inclusive; else the oldest", COUNT),
+        Parameter("ts", "query", "start at this instant instead", TEXT),
+        Parameter("n", "query", "at most so many events", COUNT),
+        Parameter("follow", "query", "stay open and go on as the log grows", FLAG),
+        Parameter("payload", "query", "with the bodies of L events", FLAG),
+    )
+    queue = Parameter("queue", "query", "only events of this queue, which are never L, U or X", NAME)
+
+    def row(path: str, summary: str, *more: Parameter) -> Route:
+        return Route(
+            "GET",
+            path,
+            guarded_task(read),
+            verb="read",
+            tag="log",
+            summary=summary,
+            parameters=(*more, *parameters),
+            responses={
+                200: Content(
+                    "a line of JSON for each event (`Event`)",
+                    {NDJSON: TEXT},
+                    {"Waypost-Head": "the last offset", "Waypost-Oldest": "the first that is kept"},
+                )
+            },
+            failures=(
+                Failure(400, "OFFSET_BEYOND_HEAD", "and other words that name what is malformed"),
+                failure(LogTrimmed),
+                failure(NotOffered, "Arrow"),
+            ),
+        )
+
+    return [
+        row("/log", "Read or follow the event log", queue),
+        row("/log/{topic}", "L events with this topic", Parameter("topic", "path", "`fruit.*` is a prefix")),
+    ]
+
+
+async def _stream(
+    broker: Broker, request: Request, reading: Reading, newest: int, headers: list[tuple[str, str]]
+) -> None:
+    loop = asyncio.get_running_loop()
+    stream = request.stream(200, headers, NDJSON)
+    if reading.follow:
+        task = asyncio.current_task()
+        assert task is not None
+        request.on_gone(task.cancel)
+        # The headers go out now: whoever follows wants to know that it began.
+        await stream.write(b"")
+    position, until, left = reading.start, newest, reading.n
+    heard_at = loop.time()
+    while left != 0:
+        async for chunk in broker.read(position, until):
+            lines = await _lines(broker, reading, chunk, left)
+            if lines:
+                await stream.write(_encode_lines(lines))
+                heard_at = loop.time()
+            if left is not None:
+                left -= len(lines)
+                if left == 0:
+                    break
+        position = max(position, until + 1)
+        if not reading.follow or left == 0 or broker.stopping:
+            break
+        until = await broker.grown(position - 1, max(0.0, heard_at + SIGN_OF_LIFE_SECONDS - loop.time()))
+        if loop.time() >= heard_at + SIGN_OF_LIFE_SECONDS:
+            await stream.write(b"\n")
+            heard_at = loop.time()
+    await stream.end()
+
+
+async def _lines(
+    broker: Broker, reading: Reading, chunk: list[Event], left: int | None
+) -> list[dict[str, Any]]:
+    wanted = [event for event in chunk if reading.wants(event)]
+    lines = [event_json(event) for event in wanted[:left]]
+    if reading.payload:
+        for line, event in zip(lines, wanted, strict=False):
+            if event.envelope is not None:
+                line |= await _body(broker, event.message_id)
+    return lines
+
+
+async def _body(broker: Broker, id: str) -> dict[str, str | None]:
+    try:
+        return {**body_json(await read_payload(broker.store, id))}
+    except PayloadReaped:
+        return {"body": None}

@@ -1,0 +1,94 @@
+"""Figures for Prometheus, read when they are asked for from numbers that are counted anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from waypost.broker import Broker
+from waypost.delivery import LETTERS
+from waypost.http.wire import Stats
+from waypost.version import __version__
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class Metrics(Collector):
+    def __init__(self, broker: Broker, http: Stats) -> None:
+        self._broker, self._http = broker, http
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Metric]:
+        """Nothing in advance: without this the registry would collect everything once, to learn the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("waypost", "this broker", {"version": __version__})
+        yield from self._queues()
+        yield from self._store()
+        yield from self._commits()
+        yield from self._wire()
+
+    def _queues(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily(
+            "waypost_queue_deliveries", "deliveries in each state", labels=["queue", "state"]
+        )
+        ready = GaugeMetricFamily(
+            "waypost_queue_ready", "deliveries that a fetch would find", labels=["queue"]
+        )
+        held = GaugeMetricFamily("waypost_queue_bytes", "bytes of what has not ended", labels=["queue"])
+        for queue in self._broker.store.queues():
+            for state, count in queue.states.items():
+                states.add_metric([queue.name, LETTERS[state]], count)
+            ready.add_metric([queue.name], queue.ready)
+            held.add_metric([queue.name], queue.bytes)
+        yield from (states, ready, held)
+
+    def _store(self) -> Iterator[Metric]:
+        stats = self._broker.store.stats()
+        yield GaugeMetricFamily("waypost_log_head", "the event log's last offset", stats.head)
+        yield GaugeMetricFamily(
+            "waypost_log_oldest", "the event log's first offset that is kept", stats.oldest
+        )
+        yield GaugeMetricFamily("waypost_store_bytes", "what the store takes on disk", stats.disk_bytes)
+        refused = self._broker.store.refusal() is not None
+        yield GaugeMetricFamily(
+            "waypost_store_refusing", "1 while publishes are refused for lack of space", refused
+        )
+
+    def _commits(self) -> Iterator[Metric]:
+        committer = self._broker.committer
+        yield CounterMetricFamily(
+            "waypost_commit_groups", "groups committed, each with one sync", committer.groups
+        )
+        yield CounterMetricFamily("waypost_commit_commands", "commands committed", committer.commands)
+        yield CounterMetricFamily(
+            "waypost_commit_refused", "commands refused because too many waited", committer.refused
+        )
+        yield GaugeMetricFamily("waypost_commit_waiting", "commands that wait", committer.depth)
+        yield GaugeMetricFamily("waypost_sync_seconds", "the last sync", self._broker.store.sync_seconds)
+
+    def _wire(self) -> Iterator[Metric]:
+        http = self._http
+        answers = CounterMetricFamily("waypost_http_answers", "answers by class of status", labels=["status"])
+        for digit in range(1, 6):
+            answers.add_metric([f"{digit}xx"], http.answers[digit])
+        yield answers
+        yield CounterMetricFamily("waypost_http_received_bytes", "bytes received", http.bytes_in)
+        yield CounterMetricFamily("waypost_http_sent_bytes", "bytes sent", http.bytes_out)
+        yield CounterMetricFamily("waypost_http_connections", "connections taken", http.connections)
+        yield GaugeMetricFamily("waypost_http_open_connections", "connections open now", http.open)
+        yield CounterMetricFamily("waypost_http_refused_connections", "connections turned away", http.refused)
+        yield CounterMetricFamily(
+            "waypost_http_timeouts", "connections closed for being slow or idle", http.timeouts
+        )

@@ -1,0 +1,114 @@
+"""For those who run a broker: health, metrics, stats, and the description of all routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from waypost.broker import Broker
+from waypost.delivery import STATES
+from waypost.http.given import check_query
+from waypost.http.metrics import CONTENT_TYPE, Metrics
+from waypost.http.refusals import guarded
+from waypost.http.routes import Content, Route, Routes
+from waypost.http.schemas import JSON, SCHEMAS, TEXT, ref
+from waypost.http.server import Server
+from waypost.http.wire import Request
+from waypost.version import __version__
+from waypost.wire import RESTING
+
+_encode = msgspec.json.Encoder().encode
+
+
+def rows(broker: Broker, server: Callable[[], Server], routes: Callable[[], Routes]) -> list[Route]:
+    """`server` and `routes` are asked for when a request needs them: they are made from these rows."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    metrics: list[Metrics] = []
+    described: list[bytes] = []
+
+    def live(request: Request) -> None:
+        check_query(request.head)
+        request.answer(200, b'{"status":"live"}', JSON)
+
+    def ready(request: Request) -> None:
+        check_query(request.head)
+        if broker.stopping or request.draining:
+            request.answer(503, b'{"status":"stopping"}', JSON)
+            return
+        refusal = broker.store.refusal()
+        publishes = "taken" if refusal is None else f"refused: {refusal}"
+        request.answer(200, _encode({"status": "ready", "publishes": publishes}), JSON)
+
+    def show_metrics(request: Request) -> None:
+        check_query(request.head)
+        if not metrics:
+            metrics.append(Metrics(broker, server().stats))
+        request.answer(200, metrics[0].text(), CONTENT_TYPE)
+
+    def openapi(request: Request) -> None:
+        check_query(request.head)
+        if not described:
+            described.append(_encode(routes().openapi("Waypost", __version__, SCHEMAS)))
+        request.answer(200, described[0], JSON)
+
+    def stats(request: Request) -> None:
+        check_query(request.head)
+        committer, http, store = broker.committer, server().stats, broker.store.stats()
+        queues = broker.store.queues()
+        form = {
+            "version": __version__,
+            "uptimeSeconds": round(loop.time() - started, 3),
+            "log": {"oldest": store.oldest, "head": store.head},
+            "diskBytes": store.disk_bytes,
+            "queues": {
+                "count": len(queues),
+                "states": {
+                    letter: sum(queue.states.get(STATES[letter], 0) for queue in queues) for letter in RESTING
+                },
+                "ready": sum(queue.ready for queue in queues),
+                "bytes": sum(queue.bytes for queue in queues),
+            },
+            "commits": {
+                "groups": committer.groups,
+                "commands": committer.commands,
+                "refused": committer.refused,
+                "waiting": committer.depth,
+                "gear": committer.gear,
+                "syncSeconds": broker.store.sync_seconds,
+            },
+            "http": {
+                "answers": {f"{digit}xx": http.answers[digit] for digit in range(1, 6)},
+                "receivedBytes": http.bytes_in,
+                "sentBytes": http.bytes_out,
+                "connections": http.connections,
+                "open": http.open,
+                "refused": http.refused,
+                "timeouts": http.timeouts,
+            },
+        }
+        request.answer(200, _encode(form), JSON)
+
+    def row(
+        path: str, handler: Callable[[Request], None], summary: str, *answers: tuple[int, Content]
+    ) -> Route:
+        return Route(
+            "GET", path, guarded(handler), tag="operations", summary=summary, responses=dict(answers)
+        )
+
+    health = {JSON: ref("Health")}
+    return [
+        row("/health/live", live, "Is the process there?", (200, Content("yes", health))),
+        row(
+            "/health/ready",
+            ready,
+            "Does it serve?",
+            (200, Content("yes", health)),
+            (503, Content("it is stopping", health)),
+        ),
+        row("/metrics", show_metrics, "Figures for Prometheus", (200, Content("", {CONTENT_TYPE: TEXT}))),
+        row("/v1/stats", stats, "Figures for people", (200, Content("", {JSON: ref("Stats")}))),
+        row("/v1/openapi.json", openapi, "This description", (200, Content("", {JSON: {"type": "object"}}))),
+    ]

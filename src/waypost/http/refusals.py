@@ -1,0 +1,63 @@
+"""From what the core refuses to what the wire answers.
+
+A `Refused` carries its status, code word, hint and Retry-After; here it only gets the shape. MQ-Core's
+clients know one answer to "not now": 503 with Retry-After 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from waypost.errors import Refused
+from waypost.http.problem import Problem
+from waypost.http.routes import Failure
+from waypost.http.wire import Request
+
+MQ_CORE_RETRY_AFTER = 10
+
+
+def problem_of(refused: Refused) -> Problem:
+    after = refused.retry_after
+    headers = () if after is None else [("Retry-After", str(after))]
+    return Problem(refused.status, refused.code, refused.title, refused.detail, refused.hint, headers)
+
+
+def refuse(request: Request, refused: Refused) -> None:
+    problem = problem_of(refused)
+    if request.head.route.errors == "bare" and refused.retry_after is not None:
+        problem = Problem(503, refused.code, headers=[("Retry-After", str(MQ_CORE_RETRY_AFTER))])
+    request.refuse(problem)
+
+
+def guarded(handler: Callable[[Request], None]) -> Callable[[Request], None]:
+    """For plain handlers: what they refuse by raising is answered."""
+
+    def answer(request: Request) -> None:
+        try:
+            handler(request)
+        except Refused as refused:
+            refuse(request, refused)
+
+    return answer
+
+
+def guarded_task(
+    handler: Callable[[Request], Coroutine[Any, Any, None]],
+) -> Callable[[Request], Coroutine[Any, Any, None]]:
+    """For handlers that run as a task; a refusal in the middle of a stream breaks it off."""
+
+    async def answer(request: Request) -> None:
+        try:
+            await handler(request)
+        except Refused as refused:
+            if request.answered:
+                raise
+            refuse(request, refused)
+
+    return answer
+
+
+def failure(refused: type[Refused], description: str = "") -> Failure:
+    """A refusal as the route's documentation shows it."""
+    return Failure(refused.status, refused.code, description or refused.title)

@@ -1,0 +1,291 @@
+"""What bodies look like, in JSON Schema, for /v1/openapi.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from waypost.delivery import Outcome
+from waypost.policy import DEFAULT, policy_json
+from waypost.wire import RESTING
+
+Schema = dict[str, Any]
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+
+TEXT: Schema = {"type": "string"}
+MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+MAYBE_COUNT: Schema = {"type": ["integer", "null"], "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+INSTANT: Schema = {"type": "string", "format": "date-time"}
+MAYBE_INSTANT: Schema = {"type": ["string", "null"], "format": "date-time"}
+#: seconds, or text such as 5m
+SPAN: Schema = {
+    "anyOf": [
+        {"type": "number", "minimum": 0, "maximum": 3_000_000_000},
+        {"type": "string", "pattern": "^[0-9]{1,9}(\\.[0-9]{1,6})?(ms|s|m)?$"},
+    ]
+}
+NAME: Schema = {"type": "string", "pattern": "^[a-z0-9][a-z0-9_.-]{0,199}$"}
+LETTER: Schema = {"type": "string", "pattern": "^[LUQFSKREINOTCX]$"}
+TOPICS: Schema = {"type": "array", "items": TEXT}
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def record(properties: dict[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
+    """An object with exactly these properties."""
+    return {
+        "type": "object",
+        "required": [name for name in properties if name not in optional],
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def given(properties: dict[str, Schema], required: tuple[str, ...] = ()) -> Schema:
+    """An object that a client sends: most of it may be left out."""
+    return record(properties, tuple(name for name in properties if name not in required))
+
+
+def results(item: str) -> Schema:
+    return record({"results": {"type": "array", "items": ref(item)}})
+
+
+_POLICY: dict[str, Schema] = {
+    "lease": SPAN,
+    "retries": {"type": "integer", "minimum": 1, "maximum": 9},
+    "complete": {
+        "anyOf": [{"enum": ["any", "all", "per_topic"]}, {"type": "integer", "minimum": 0, "maximum": 100}]
+    },
+    "order": {"enum": ["fifo", "key"]},
+    "latestOnly": FLAG,
+    "kick": FLAG,
+    "ttl": {"anyOf": [{"type": "null"}, SPAN]},
+    "backoff": given({"base": SPAN, "cap": SPAN}),
+    "maxMessages": {"type": ["integer", "null"], "minimum": 1},
+    "maxBytes": {"type": ["integer", "null"], "minimum": 1},
+    "keep": SPAN,
+    "dead": {"anyOf": [{"type": "null"}, NAME]},
+    "paused": FLAG,
+}
+#: spans as they are given back: days, hours and minutes where they are whole
+_SPAN_OUT: Schema = {"type": ["number", "string"]}
+_POLICY_OUT = _POLICY | {
+    "lease": _SPAN_OUT,
+    "keep": _SPAN_OUT,
+    "ttl": {"type": ["number", "string", "null"]},
+    "backoff": record({"base": _SPAN_OUT, "cap": _SPAN_OUT}),
+}
+_BODY: dict[str, Schema] = {"body": MAYBE_TEXT, "bodyBase64": TEXT}
+_META: Schema = {"type": "object", "additionalProperties": TEXT}
+_ABOUT: dict[str, Schema] = {
+    "topics": TOPICS,
+    "object": MAYBE_TEXT,
+    "key": MAYBE_TEXT,
+    "mimeType": MAYBE_TEXT,
+}
+_EVENT_OF_L: dict[str, Schema] = {
+    **_ABOUT,
+    "producer": MAYBE_TEXT,
+    "hash": MAYBE_TEXT,
+    "size": COUNT,
+    "timestamp": MAYBE_INSTANT,
+    "sent": MAYBE_INSTANT,
+    "sameAs": TEXT,
+    **_BODY,
+}
+_RECEIPTS: dict[str, Schema] = {
+    "receipts": {"type": "array", "items": TEXT, "minItems": 1, "maxItems": 10_000},
+    "receipt": TEXT,
+}
+
+SCHEMAS: dict[str, Schema] = {
+    "Published": record({"id": TEXT, "state": LETTER, "sameAs": TEXT}, ("sameAs",)),
+    "PublishedMany": results("Published"),
+    "NewMessage": given(
+        {
+            "topics": TOPICS,
+            "object": NAME,
+            "queue": NAME,
+            "key": TEXT,
+            "mimeType": TEXT,
+            "timestamp": INSTANT,
+            "sent": INSTANT,
+            "delay": SPAN,
+            "ttl": SPAN,
+            "priority": {"type": "integer", "minimum": 0, "maximum": 9},
+            "body": TEXT,
+            "bodyBase64": TEXT,
+            "id": {"type": "string", "pattern": "^[a-z0-9-]{1,50}$"},
+            "producer": TEXT,
+            "force": FLAG,
+            "idempotencyKey": TEXT,
+            "meta": _META,
+            "encoding": TEXT,
+            "traceparent": TEXT,
+        }
+    ),
+    "FetchedMany": record(
+        {
+            "messages": {
+                "type": "array",
+                "items": record(
+                    {
+                        "id": TEXT,
+                        "receipt": TEXT,
+                        "attempt": COUNT,
+                        **_ABOUT,
+                        "created": INSTANT,
+                        **_BODY,
+                        "encoding": TEXT,
+                        "meta": _META,
+                        "traceparent": TEXT,
+                    },
+                    ("body", "bodyBase64", "encoding", "meta", "traceparent"),
+                ),
+            }
+        }
+    ),
+    "Confirm": given(
+        {
+            **_RECEIPTS,
+            "outcome": {"enum": [outcome.value for outcome in Outcome]},
+            "reason": MAYBE_TEXT,
+            "delay": {"anyOf": [{"type": "null"}, SPAN]},
+        }
+    ),
+    "Settled": record(
+        {"receipt": TEXT, "id": TEXT, "state": LETTER, "stale": FLAG}, ("id", "state", "stale")
+    ),
+    "SettledMany": results("Settled"),
+    "Extend": given({**_RECEIPTS, "lease": {"anyOf": [{"type": "null"}, SPAN]}}),
+    "Extended": record({"receipt": TEXT, "until": INSTANT, "stale": FLAG}, ("until", "stale")),
+    "ExtendedMany": results("Extended"),
+    "Event": record(
+        {
+            "offset": COUNT,
+            "at": INSTANT,
+            "messageId": TEXT,
+            "sequence": COUNT,
+            "queue": MAYBE_TEXT,
+            "channel": MAYBE_TEXT,
+            "slot": MAYBE_COUNT,
+            "fromState": {"anyOf": [{"type": "null"}, LETTER]},
+            "toState": LETTER,
+            "attempt": MAYBE_COUNT,
+            "consumer": MAYBE_TEXT,
+            "reason": MAYBE_TEXT,
+            "durationMs": MAYBE_COUNT,
+            **_EVENT_OF_L,
+        },
+        tuple(_EVENT_OF_L),
+    ),
+    "Policy": given(_POLICY) | {"examples": [policy_json(DEFAULT)]},
+    "Queue": record(
+        {
+            "name": NAME,
+            **_POLICY_OUT,
+            "created": INSTANT,
+            "figures": record(
+                {
+                    "states": record({letter: COUNT for letter in RESTING}),
+                    "ready": COUNT,
+                    "bytes": COUNT,
+                }
+            ),
+        }
+    ),
+    "Queues": record({"queues": {"type": "array", "items": ref("Queue")}}),
+    "Accepted": record({"job": TEXT, "matched": COUNT}),
+    "Matched": record({"matched": COUNT}),
+    "Job": record(
+        {
+            "id": TEXT,
+            "kind": {"enum": ["redrive", "cancel", "purge", "delete"]},
+            "matched": COUNT,
+            "done": COUNT,
+            "started": INSTANT,
+            "ended": MAYBE_INSTANT,
+        }
+    ),
+    "Selection": given({"filter": TEXT, "dryRun": FLAG}, ("filter",)),
+    "Delivery": record(
+        {
+            "messageId": TEXT,
+            "sequence": COUNT,
+            "queue": TEXT,
+            "slot": COUNT,
+            "state": LETTER,
+            "attempt": COUNT,
+            "consumer": MAYBE_TEXT,
+            "reason": MAYBE_TEXT,
+            "created": INSTANT,
+            "changed": INSTANT,
+            "due": MAYBE_INSTANT,
+        }
+    ),
+    "Deliveries": record({"deliveries": {"type": "array", "items": ref("Delivery")}, "next": MAYBE_COUNT}),
+    "Message": record(
+        {
+            "id": TEXT,
+            "sequence": COUNT,
+            **_ABOUT,
+            "encoding": MAYBE_TEXT,
+            "meta": _META,
+            "producer": MAYBE_TEXT,
+            "traceparent": MAYBE_TEXT,
+            "priority": COUNT,
+            "hash": TEXT,
+            "size": COUNT,
+            "state": LETTER,
+            "sameAs": MAYBE_TEXT,
+            "queued": FLAG,
+            "archived": FLAG,
+            "delivered": FLAG,
+            "confirmed": FLAG,
+            "success": FLAG,
+            "timestamp": MAYBE_INSTANT,
+            "sent": MAYBE_INSTANT,
+            "created": INSTANT,
+            "modified": INSTANT,
+            "firstFetched": MAYBE_INSTANT,
+            "processed": MAYBE_INSTANT,
+            "completed": MAYBE_INSTANT,
+            "failed": MAYBE_INSTANT,
+            "expires": MAYBE_INSTANT,
+            "wait": {"type": ["number", "null"]},
+            "processing": {"type": ["number", "null"]},
+            "topicCount": COUNT,
+            "confirmedCount": COUNT,
+            "consumed": {
+                "type": "array",
+                "items": record(
+                    {
+                        "consumerId": MAYBE_TEXT,
+                        "fetchedTS": INSTANT,
+                        "confirmedTS": MAYBE_INSTANT,
+                        "durationMS": MAYBE_COUNT,
+                    }
+                ),
+            },
+            "missing": {
+                "type": "array",
+                "items": record({"queue": TEXT, "slot": COUNT, "consumer": MAYBE_TEXT}),
+            },
+            "deliveries": {"type": "array", "items": ref("Delivery")},
+            "journey": {"type": "array", "items": ref("Event")},
+            **_BODY,
+        },
+        ("body", "bodyBase64"),
+    ),
+    "Stats": {
+        "type": "object",
+        "required": ["version", "uptimeSeconds", "log", "diskBytes", "queues", "commits", "http"],
+    },
+    "Health": {"type": "object", "required": ["status"], "properties": {"status": TEXT}},
+}

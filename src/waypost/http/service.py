@@ -1,0 +1,91 @@
+"""Store, broker and server, wired together.
+
+serving = await run(store, port=0)
+…
+await serving.stop()            # answers what is under way, commits it, closes the store
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+
+from waypost.broker import Broker
+from waypost.errors import StoreBroken
+from waypost.http import api, eventlog, mqcore, operations, quetipp
+from waypost.http.head import Head
+from waypost.http.limits import Limits
+from waypost.http.problem import Problem
+from waypost.http.routes import Route, Routes
+from waypost.http.server import Server
+from waypost.instants import Clock
+from waypost.store import Store
+
+log = logging.getLogger("waypost")
+
+#: the exit status of a process whose store broke (EX_IOERR)
+BROKEN_EXIT = 74
+DRAIN_SECONDS = 10.0
+
+
+class Serving:
+    """A broker that can be asked over HTTP."""
+
+    def __init__(self, broker: Broker, server: Server) -> None:
+        self.broker, self.server = broker, server
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    @property
+    def url(self) -> str:
+        host = self.server.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
+        await self.server.drain(seconds)
+        await self.broker.close()
+
+
+def exit_at_once(broken: StoreBroken) -> None:
+    """After a failed commit no answer may leave this process, not even one that waits in a buffer."""
+    log.critical("the store is broken, stopping at once: %s", broken)
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    os._exit(BROKEN_EXIT)
+
+
+async def run(
+    store: Store,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    names: Iterable[str] = (),
+    limits: Limits | None = None,
+    authorize: Callable[[Head], Problem | None] | None = None,
+    rows: Iterable[Route] = (),
+    clock: Clock | None = None,
+    on_broken: Callable[[StoreBroken], None] = exit_at_once,
+) -> Serving:
+    """Serve a store; `rows` are those of other edges. Raises OSError when the address cannot be had."""
+    broker = Broker(store, clock=clock, on_broken=on_broken)
+    table = Routes(
+        [
+            *operations.rows(broker, lambda: server, lambda: table),
+            *quetipp.rows(broker),
+            *eventlog.rows(broker),
+            *api.rows(broker),
+            *rows,
+            *mqcore.rows(broker),
+        ]
+    )
+    server = Server(table, host, port, limits=limits, authorize=authorize, names=names)
+    server.on_drain(broker.drain)
+    try:
+        await server.start()
+    except BaseException:
+        await broker.close()
+        raise
+    return Serving(broker, server)

@@ -1,0 +1,544 @@
+"""JSON forms: how events, messages, deliveries, queues and jobs look on the wire, and are read from it.
+
+    Event, MessageInfo, QueueInfo …  ──▶  what `msgspec.json.encode` takes, in camelCase
+    {"topics":["fruit.apple"],"body":"…"}\\n…  ──▶  Publish commands
+
+Instants are RFC 3339 in UTC with microseconds, spans are seconds. What a producer says is held against the
+same rules whether it comes in a header, in a query or in a line of JSON: the `check_…` functions below.
+
+This file knows no HTTP: headers and queries are read in `http`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from .commands import Extended, Fetched, Job, Publish, Published, Settled
+from .delivery import DEAD, LETTERS, OPEN, STATES, E, F, I, L, N, Q, S, State, U, X, message_state
+from .errors import RequestInvalid
+from .instants import instant_text, parse_instant, parse_span
+from .message import Envelope
+from .names import check_name, check_own_id, check_topic
+from .policy import policy_json
+from .store import DeliveryInfo, Event, MessageInfo, QueueInfo
+
+MOST_TOPICS = 100
+LONGEST_KEY_BYTES = 1_000
+LONGEST_PRODUCER_BYTES = 200
+LONGEST_IDEMPOTENCY_KEY = 255
+LONGEST_MIME_TYPE = 255
+#: names and values of all meta fields together
+MOST_META_BYTES = 4_096
+#: messages in one request
+MOST_MESSAGES = 10_000
+
+#: the states a delivery can rest in, in the order of its life
+RESTING = ("Q", "R", "F", "S", "K", "E", "I", "O", "T", "C")
+
+_META_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+_BARE_TIME = re.compile(r"\s*\d?\d:\d\d(:\d\d)?\s*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+#: the events of one group share their instant
+_instant = lru_cache(maxsize=1_024)(instant_text)
+
+
+def _maybe(at: int | None) -> str | None:
+    return None if at is None else _instant(at)
+
+
+# ── what a producer may say ─────────────────────────────────────────────────────────────────────
+
+
+def check_topics(topics: Iterable[str]) -> tuple[str, ...]:
+    """Each once, in the order given."""
+    checked = tuple(dict.fromkeys(map(check_topic, topics)))
+    if len(checked) > MOST_TOPICS:
+        raise RequestInvalid(
+            f"{len(checked)} topics", f"a message has at most {MOST_TOPICS} topics", "TOPIC_INVALID"
+        )
+    return checked
+
+
+def _text_check(what: str, most_bytes: int) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if not text or len(text.encode()) > most_bytes or _CONTROL.search(text):
+            raise RequestInvalid(
+                f"not a {what}: {text[:80]!r}",
+                f"a {what} is 1 to {most_bytes} bytes of text without control characters",
+                f"{what.upper().replace(' ', '_')}_INVALID",
+            )
+        return text
+
+    return check
+
+
+check_key = _text_check("key", LONGEST_KEY_BYTES)
+check_producer = _text_check("producer", LONGEST_PRODUCER_BYTES)
+
+
+def _ascii_check(what: str, longest: int, example: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if not 0 < len(text) <= longest or not text.isascii() or not text.isprintable():
+            raise RequestInvalid(
+                f"not a {what}: {text[:80]!r}",
+                f"a {what} is 1 to {longest} printable ASCII characters, such as {example}",
+                f"{what.upper().replace(' ', '_')}_INVALID",
+            )
+        return text
+
+    return check
+
+
+check_mime_type = _ascii_check("mime type", LONGEST_MIME_TYPE, "application/json")
+check_encoding = _ascii_check("content encoding", LONGEST_MIME_TYPE, "gzip")
+check_idempotency_key = _ascii_check("idempotency key", LONGEST_IDEMPOTENCY_KEY, "a UUID")
+
+
+def check_priority(priority: int) -> int:
+    if not 0 <= priority <= 9:
+        raise RequestInvalid(
+            f"priority {priority}"[:80], "a priority is 0 (first) to 9 (last)", "PRIORITY_INVALID"
+        )
+    return priority
+
+
+def check_moment(text: str, what: str) -> int:
+    """When something happened at the producer: an instant with its day, because what is said of a message is
+    read once and kept for every equal request."""
+    if _BARE_TIME.fullmatch(text):
+        raise RequestInvalid(
+            f"{what} has no day: {text!r}", f"{what}=2026-01-31T10:00:00Z", "INSTANT_INVALID"
+        )
+    return parse_instant(text)
+
+
+def check_meta(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    meta: dict[str, str] = {}
+    size = 0
+    for given, value in pairs:
+        name = given.lower()
+        if not _META_NAME.fullmatch(name) or name in meta:
+            raise RequestInvalid(
+                f"not the name of a meta field, or there twice: {given[:80]!r}",
+                "letters, digits, '_', '.', '-', at most 100; upper and lower case are one",
+                "META_INVALID",
+            )
+        size += len(name) + len(value.encode())
+        meta[name] = value
+    if size > MOST_META_BYTES:
+        raise RequestInvalid(
+            f"{size} bytes of meta",
+            f"names and values together have at most {MOST_META_BYTES} bytes",
+            "META_INVALID",
+        )
+    return tuple(meta.items())
+
+
+def traceparent_of(text: str | None) -> str | None:
+    """One that is malformed is as good as none (W3C Trace Context)."""
+    return text if text is not None and _TRACEPARENT.fullmatch(text) else None
+
+
+# ── many messages, a line each ──────────────────────────────────────────────────────────────────
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True, rename="camel", gc=False, kw_only=True):
+    topics: tuple[str, ...] = ()
+    object: str | None = None
+    queue: str | None = None
+    key: str | None = None
+    mime_type: str | None = None
+    timestamp: str | None = None
+    sent: str | None = None
+    delay: int | float | str | None = None
+    ttl: int | float | str | None = None
+    priority: int | None = None
+    body: str | None = None
+    body_base64: str | None = None
+    id: str | None = None
+    producer: str | None = None
+    force: bool = False
+    idempotency_key: str | None = None
+    meta: dict[str, str] | None = None
+    encoding: str | None = None
+    traceparent: str | None = None
+
+
+_lines = msgspec.json.Decoder(_Line)
+
+
+def read_messages(body: bytes) -> list[Publish]:
+    """Newline JSON into commands. Raises RequestInvalid that names the line."""
+    try:
+        lines = _lines.decode_lines(body)
+    except (ValueError, RecursionError):
+        raise _first_wrong_line(body) from None
+    if not lines:
+        raise RequestInvalid(
+            "no message", 'send a line of JSON for each: {"topics":["fruit.apple"],"body":""}'
+        )
+    if len(lines) > MOST_MESSAGES:
+        raise TooManyMessages(
+            f"{len(lines)} messages in one request", f"send at most {MOST_MESSAGES} at once"
+        )
+    # What the messages of a request say alike is checked once and shared.
+    alike: dict[tuple[object, ...], Envelope] = {}
+    commands: list[Publish] = []
+    try:
+        for line in lines:
+            commands.append(_command(line, alike))
+    except RequestInvalid as wrong:
+        raise RequestInvalid(f"message {len(commands) + 1}: {wrong.detail}", wrong.hint, wrong.code) from None
+    return commands
+
+
+class TooManyMessages(RequestInvalid):
+    status, code, title = 413, "TOO_MANY_MESSAGES", "Too many messages"
+
+
+def _command(line: _Line, alike: dict[tuple[object, ...], Envelope]) -> Publish:
+    about = (line.topics, line.object, line.mime_type, line.producer)
+    envelope = alike.get(about)
+    if envelope is None:
+        envelope = alike[about] = Envelope(
+            topics=check_topics(line.topics),
+            object=None if line.object is None else check_name(line.object, "object"),
+            mime_type=None if line.mime_type is None else check_mime_type(line.mime_type),
+            producer=None if line.producer is None else check_producer(line.producer),
+        )
+    if (
+        line.key is not None
+        or line.timestamp is not None
+        or line.sent is not None
+        or line.meta is not None
+        or line.encoding is not None
+        or line.traceparent is not None
+    ):
+        envelope = _of_its_own(line, envelope)
+    body = line.body
+    command = Publish(
+        envelope=envelope,
+        body=body.encode() if body is not None and line.body_base64 is None else _payload(line),
+    )
+    if line.queue is not None:
+        command.queue = check_name(line.queue)
+    if line.delay is not None:
+        command.delay_us = parse_span(line.delay, "delay")
+    if line.ttl is not None:
+        command.ttl_us = parse_span(line.ttl, "ttl")
+    if line.priority is not None:
+        command.priority = check_priority(line.priority)
+    if line.id is not None:
+        command.id = check_own_id(line.id)
+    if line.idempotency_key is not None:
+        command.idempotency_key = check_idempotency_key(line.idempotency_key)
+    return command
+
+
+def _of_its_own(line: _Line, alike: Envelope) -> Envelope:
+    return Envelope(
+        topics=alike.topics,
+        object=alike.object,
+        key=None if line.key is None else check_key(line.key),
+        mime_type=alike.mime_type,
+        timestamp=None if line.timestamp is None else check_moment(line.timestamp, "timestamp"),
+        sent=None if line.sent is None else check_moment(line.sent, "sent"),
+        producer=alike.producer,
+        encoding=None if line.encoding is None else check_encoding(line.encoding),
+        meta=() if line.meta is None else check_meta(line.meta.items()),
+        traceparent=traceparent_of(line.traceparent),
+    )
+
+
+def _payload(line: _Line) -> bytes:
+    if line.body_base64 is None:
+        raise RequestInvalid("no body", 'a message has "body" (text) or "bodyBase64"; an empty one is ""')
+    if line.body is not None:
+        raise RequestInvalid("both body and bodyBase64", "send one of them")
+    try:
+        return base64.b64decode(line.body_base64, validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestInvalid("bodyBase64 is not base64", "use the standard alphabet, with padding") from None
+
+
+def _first_wrong_line(body: bytes) -> RequestInvalid:
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            wrong = json_wrong(_lines.decode, line)
+            if wrong is not None:
+                return RequestInvalid(f"line {number}: {wrong}", _LINE_HINT, "JSON_INVALID")
+    return RequestInvalid("a message goes over several lines", _LINE_HINT, "JSON_INVALID")
+
+
+_LINE_HINT = "one JSON object a line; its fields: " + ", ".join(_Line.__struct_encode_fields__)
+
+
+def json_wrong(decode: Callable[[bytes], object], text: bytes) -> str | None:
+    """What is wrong with a piece of JSON, in words; None if nothing is."""
+    try:
+        decode(text)
+    except UnicodeDecodeError:
+        return "a text is not UTF-8"
+    except RecursionError:
+        return "nested too deep"
+    except ValueError as error:
+        return str(error).replace("`$`", "the top").replace("`$.", "`")
+    return None
+
+
+def read_json(decoder: msgspec.json.Decoder[Any], text: bytes, hint: str) -> Any:
+    """Decoded, or RequestInvalid with what is wrong."""
+    try:
+        return decoder.decode(text)
+    except (ValueError, RecursionError):
+        raise RequestInvalid(f"{json_wrong(decoder.decode, text)}"[:300], hint, "JSON_INVALID") from None
+
+
+# ── answers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def published_json(published: Published) -> str:
+    """Ids need no escaping: they are made here, or were checked."""
+    if published.same_as is None:
+        return f'{{"id":"{published.id}","state":"{LETTERS[published.state]}"}}'
+    return f'{{"id":"{published.id}","state":"{LETTERS[published.state]}","sameAs":"{published.same_as}"}}'
+
+
+def body_json(body: bytes) -> dict[str, str]:
+    """As text if it is UTF-8, else in base64."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"bodyBase64": base64.b64encode(body).decode()}
+
+
+def fetched_json(message: Fetched) -> dict[str, Any]:
+    envelope = message.envelope
+    assert isinstance(message.body, bytes)
+    form: dict[str, Any] = {
+        "id": message.id,
+        "receipt": message.receipt,
+        "attempt": message.attempt,
+        "topics": envelope.topics,
+        "object": envelope.object,
+        "key": envelope.key,
+        "mimeType": envelope.mime_type,
+        "created": _instant(message.created_at),
+        **body_json(message.body),
+    }
+    if envelope.encoding is not None:
+        form["encoding"] = envelope.encoding
+    if envelope.meta:
+        form["meta"] = dict(envelope.meta)
+    if envelope.traceparent is not None:
+        form["traceparent"] = envelope.traceparent
+    return form
+
+
+def settled_text(settled: Settled) -> str:
+    """A receipt that was found needs no escaping; one that is stale may be any text."""
+    if settled.state is None:
+        return f'{{"receipt":{_quoted(settled.receipt)},"stale":true}}'
+    return f'{{"receipt":"{settled.receipt}","id":"{settled.id}","state":"{LETTERS[settled.state]}"}}'
+
+
+def extended_text(extended: Extended) -> str:
+    if extended.until_at is None:
+        return f'{{"receipt":{_quoted(extended.receipt)},"stale":true}}'
+    return f'{{"receipt":"{extended.receipt}","until":"{_instant(extended.until_at)}"}}'
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    form: dict[str, Any] = {
+        "offset": event.offset,
+        "at": _instant(event.at),
+        "messageId": event.message_id,
+        "sequence": event.sequence,
+        "queue": event.queue,
+        "channel": None,
+        "slot": event.slot,
+        "fromState": None if event.from_state is None else LETTERS[event.from_state],
+        "toState": LETTERS[event.to_state],
+        "attempt": event.attempt,
+        "consumer": event.consumer,
+        "reason": event.reason,
+        "durationMs": event.duration_ms,
+    }
+    envelope = event.envelope
+    if envelope is not None:
+        form["topics"] = envelope.topics
+        form["object"] = envelope.object
+        form["key"] = envelope.key
+        form["mimeType"] = envelope.mime_type
+        form["producer"] = envelope.producer
+        form["hash"] = None if event.hash is None else event.hash.hex()
+        form["size"] = event.size
+        form["timestamp"] = _maybe(envelope.timestamp)
+        form["sent"] = _maybe(envelope.sent)
+    if event.same_as is not None:
+        form["sameAs"] = event.same_as
+    return form
+
+
+def delivery_json(delivery: DeliveryInfo) -> dict[str, Any]:
+    return {
+        "messageId": delivery.message_id,
+        "sequence": delivery.sequence,
+        "queue": delivery.queue,
+        "slot": delivery.slot,
+        "state": LETTERS[delivery.state],
+        "attempt": delivery.attempt,
+        "consumer": delivery.consumer,
+        "reason": delivery.reason,
+        "created": _instant(delivery.created_at),
+        "changed": _instant(delivery.changed_at),
+        "due": _maybe(delivery.due_at),
+    }
+
+
+def queue_json(queue: QueueInfo) -> dict[str, Any]:
+    """The policy as PUT takes it, with the name and the figures."""
+    return {
+        "name": queue.name,
+        **policy_json(queue.policy),
+        "created": _instant(queue.created_at),
+        "figures": {
+            "states": {letter: queue.states.get(STATES[letter], 0) for letter in RESTING},
+            "ready": queue.ready,
+            "bytes": queue.bytes,
+        },
+    }
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "kind": job.kind.value,
+        "matched": job.matched,
+        "done": job.done,
+        "started": _instant(job.started_at),
+        "ended": _maybe(job.ended_at),
+    }
+
+
+#: how a consumer's answer shows in the log; a retry is none: the message is as unprocessed as before
+_CONFIRMS = frozenset({S, I, N})
+
+
+def message_document(info: MessageInfo) -> dict[str, Any]:
+    """The seed's whole document of a message, and its journey. (Seed 001, *Index Mapping*; RULINGS 2.)"""
+    envelope, journey = info.envelope, info.journey
+    state = _state(info)
+    states = [delivery.state for delivery in info.deliveries]
+    fetched = [event.at for event in journey if event.to_state is F]
+    confirmed = [event for event in journey if event.from_state is F and event.to_state in _CONFIRMS]
+    return {
+        "id": info.id,
+        "sequence": info.sequence,
+        "topics": envelope.topics,
+        "object": envelope.object,
+        "key": envelope.key,
+        "mimeType": envelope.mime_type,
+        "encoding": envelope.encoding,
+        "meta": dict(envelope.meta),
+        "producer": envelope.producer,
+        "traceparent": envelope.traceparent,
+        "priority": info.priority,
+        "hash": info.hash.hex(),
+        "size": info.size,
+        "state": LETTERS[state],
+        "sameAs": info.same_as,
+        "queued": any(held in OPEN for held in states),
+        "archived": not any(held in OPEN for held in states) and state is not L,
+        "delivered": bool(confirmed),
+        "confirmed": bool(confirmed),
+        "success": state is X,
+        "timestamp": _maybe(envelope.timestamp),
+        "sent": _maybe(envelope.sent),
+        "created": _instant(info.created_at),
+        "modified": _instant(journey[-1].at if journey else _last_change(info)),
+        "firstFetched": _maybe(min(fetched, default=None)),
+        "processed": _maybe(min((event.at for event in confirmed), default=None)),
+        "completed": _maybe(_last(journey, frozenset({X}))) if state is X else None,
+        "failed": _maybe(_last(journey, DEAD)) if state is E else None,
+        "expires": _maybe(info.expires_at),
+        "wait": _spent(event for event in journey if event.from_state is Q),
+        "processing": _spent(confirmed),
+        "topicCount": len(envelope.topics),
+        "confirmedCount": sum(held is S for held in states),
+        "consumed": _consumed(journey),
+        "missing": [
+            {"queue": delivery.queue, "slot": delivery.slot, "consumer": None}
+            for delivery in info.deliveries
+            if delivery.state in OPEN
+        ],
+        "deliveries": [delivery_json(delivery) for delivery in info.deliveries],
+        "journey": [event_json(event) for event in journey],
+    }
+
+
+def _state(info: MessageInfo) -> State:
+    if info.deliveries:
+        return message_state(delivery.state for delivery in info.deliveries)
+    if info.same_as is not None:
+        return U
+    return next((event.to_state for event in reversed(info.journey) if event.queue is None), X)
+
+
+def _last_change(info: MessageInfo) -> int:
+    return max((delivery.changed_at for delivery in info.deliveries), default=info.created_at)
+
+
+def _last(journey: list[Event], states: frozenset[State]) -> int | None:
+    return next((event.at for event in reversed(journey) if event.to_state in states), None)
+
+
+def _spent(events: Iterable[Event]) -> float | None:
+    """Seconds in the states left by these events; None if there are none."""
+    spans = [event.duration_ms for event in events if event.duration_ms is not None]
+    return sum(spans) / 1_000 if spans else None
+
+
+def _consumed(journey: list[Event]) -> list[dict[str, Any]]:
+    """One entry for each fetch, with the seed's names."""
+    entries: list[dict[str, Any]] = []
+    open_: dict[tuple[str | None, int | None], dict[str, Any]] = {}
+    for event in journey:
+        place = (event.queue, event.slot)
+        if event.to_state is F:
+            entry = open_[place] = {
+                "consumerId": event.consumer,
+                "fetchedTS": _instant(event.at),
+                "confirmedTS": None,
+                "durationMS": None,
+            }
+            entries.append(entry)
+        elif event.from_state is F and place in open_:
+            entry = open_.pop(place)
+            if event.to_state in _CONFIRMS:
+                entry["confirmedTS"] = _instant(event.at)
+                entry["durationMS"] = event.duration_ms
+    return entries
+
+
+def header_text(text: str) -> str:
+    """Text that may stand in a header: all but printable ASCII, and '%', as percent-encoded UTF-8."""
+    if text.isascii() and text.isprintable() and "%" not in text and text == text.strip():
+        return text
+    return "".join(
+        sign if " " < sign < "\x7f" and sign != "%" else "".join(f"%{byte:02X}" for byte in sign.encode())
+        for sign in text
+    )
