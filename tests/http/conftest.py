@@ -1,15 +1,20 @@
-"""The routes that the wire's tests are run against, and a server that serves them."""
+"""The routes that the wire's tests are run against, a server that serves them, and a whole broker."""
 
 import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.http.brokers import BrokerInThread
 from tests.http.harness import Running, wait_until
 from waypost.http import Limits, Problem, Request, Route, Routes, render
+from waypost.store import Store
+from waypost.stores.memory import MemoryStore
+from waypost.stores.sqlite import SqliteStore
 
 
 class Desk:
@@ -161,3 +166,17 @@ def hasty(start: Callable[..., Started]) -> Started:
             head_seconds=0.15, body_seconds=0.3, idle_seconds=0.6, linger_seconds=0.2, sweep_seconds=0.02
         )
     )
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+    if request.param == "memory":
+        return MemoryStore
+    return lambda: SqliteStore(str(tmp_path / "waypost.db"))
+
+
+@pytest.fixture
+def broker(open_store: Callable[[], Store]) -> Iterator[BrokerInThread]:
+    """A broker on each store in turn."""
+    with BrokerInThread(open_store) as running:
+        yield running

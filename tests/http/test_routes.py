@@ -24,7 +24,7 @@ TABLE = Routes(
         Route("GET", "/queue/{name}", handler, head=False),
         Route("POST", "/queue/{name}/confirm", handler, verb="confirm", name_parameter="name"),
         Route("POST", "/in/{topic}", handler),
-        Route("POST", "/in/{topic}/{more}", handler),
+        Route("POST", "/in/{object}/{topic}", handler),
         Route("GET", "/", handler),
         Route("GET", "/log", handler),
     ]
@@ -53,7 +53,8 @@ def refused(method: str, path: str) -> Problem:
         ("GET", "/queue/bills", "/queue/{name}", {"name": "bills"}),
         ("GET", "/queue/messages", "/queue/{name}", {"name": "messages"}),
         ("POST", "/queue/bills/confirm", "/queue/{name}/confirm", {"name": "bills"}),
-        ("POST", "/in/a/b", "/in/{topic}/{more}", {"topic": "a", "more": "b"}),
+        ("POST", "/in/a", "/in/{topic}", {"topic": "a"}),
+        ("POST", "/in/a/b", "/in/{object}/{topic}", {"object": "a", "topic": "b"}),
         ("GET", "/log", "/log", {}),
     ],
 )

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 from collections.abc import Callable
 
 import httptools
@@ -549,6 +550,22 @@ def test_who_may_not_ask_is_refused_before_the_body(start: Callable[..., Started
     assert served.desk.seen_bodies == [b"hello"] * 3
 
 
+def test_an_authorisation_that_fails_lets_nobody_in(
+    start: Callable[..., Started], caplog: pytest.LogCaptureFixture
+) -> None:
+    def authorize(head: Head) -> Problem | None:
+        raise RuntimeError("on purpose")
+
+    served = start(authorize=authorize)
+    with served.wire() as wire:
+        for _ in range(3):
+            assert wire.ask(post("/echo", b"hello")).code == "INTERNAL"
+        wire.send_pieces(each_byte(post("/echo", b"hello")))
+        assert wire.answer().status == 500
+    assert served.desk.seen_bodies == []
+    assert "authorize failed" in caplog.text
+
+
 # --- whose server this is -----------------------------------------------------------------------------------
 
 
@@ -726,16 +743,23 @@ def test_many_quick_requests_in_one_piece_are_all_answered(start: Callable[..., 
 def test_a_client_that_does_not_read_is_not_read_from(served: Started) -> None:
     question = post("/echo", b"x" * 200_000)
     with served.wire() as wire:
+        wire.ask(post("/echo", b""))
+        (connection,) = served.server._connections
         wire.socket.setblocking(False)
         sent = 0
-        with contextlib.suppress(BlockingIOError):
-            while True:
+
+        def full() -> bool:
+            nonlocal sent
+            try:
                 sent += wire.socket.send(question[sent % len(question) :])
-        answers = sent // len(question)
-        (connection,) = served.server._connections
-        assert served.call(connection.transport.get_write_buffer_size) < 2 * len(question)
+            except BlockingIOError:
+                return connection._blocked
+            return False
+
+        wait_until(full)
+        assert served.call(connection.transport.get_write_buffer_size) < 3 * len(question)
         wire.socket.settimeout(10)
-        for _ in range(answers):
+        for _ in range(sent // len(question)):
             assert len(wire.answer().body) == 200_000
 
 
@@ -936,6 +960,25 @@ def test_a_stream_waits_for_its_reader_and_ends_when_it_leaves(
     assert caplog.records == []
 
 
+def test_a_stream_to_a_fast_reader_leaves_others_their_turn(served: Started) -> None:
+    with served.wire() as wire:
+        wire.send(get("/flood"))
+        enough = threading.Event()
+
+        def read() -> None:
+            while not enough.is_set():
+                wire.socket.recv(1_000_000)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for number in range(20):
+                assert served.ask(post("/echo", b"%d" % number)).body == b"%d" % number
+        finally:
+            enough.set()
+            reader.join()
+
+
 # --- slow, idle, too many -----------------------------------------------------------------------------------
 
 
@@ -1110,6 +1153,11 @@ class Llhttp:
     def __init__(self) -> None:
         self.url = b""
         self.headers: dict[str, str] = {}
+        self.keep_alive = False
+        self.parser = httptools.HttpRequestParser(self)
+
+    def on_headers_complete(self) -> None:
+        self.keep_alive = self.parser.should_keep_alive()  # forgotten when the message is complete
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -1151,11 +1199,14 @@ def test_what_is_accepted_means_the_same_to_llhttp(
     if head.refusal is not None and head.refusal.code == "BAD_TARGET":
         return
     other = Llhttp()
-    parser = httptools.HttpRequestParser(other)
-    parser.feed_data(raw + b"\r\n\r\n")
+    parser = other.parser
+    with contextlib.suppress(httptools.HttpParserUpgrade):
+        parser.feed_data(raw + b"\r\n\r\n")
     assert parser.get_method().decode() == head.method
     assert parser.get_http_version() == ("1.1" if head.modern else "1.0")
     assert other.url.decode() == head.target
     assert other.headers == head.headers
-    if "upgrade" not in head.headers:
-        assert parser.should_keep_alive() == head.keep_alive
+    if "close" in head.headers.get("connection", ""):
+        assert not head.keep_alive  # also where llhttp lets a second word win
+    else:
+        assert other.keep_alive == head.keep_alive

@@ -136,10 +136,11 @@ class Server:
         task.add_done_callback(done)
 
     def _sweep(self) -> None:
+        # first of all the next one: nothing that happens here may end the sweeping
+        self._sweeper = self._loop.call_later(self.limits.sweep_seconds, self._sweep)
         self.now = now = self._loop.time()
         for connection in list(self._connections):
             connection.sweep(now)
-        self._sweeper = self._loop.call_later(self.limits.sweep_seconds, self._sweep)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

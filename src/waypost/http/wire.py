@@ -192,9 +192,7 @@ class Request:
         elif self._answer is None:
             self._closes = True
             self._connection.fresh = False  # the short way does not close
-            self.refuse(
-                Problem(500, "INTERNAL", "Internal error", "something went wrong", "see the server's log")
-            )
+            self.refuse(_internal_error())
 
     def stream(self, status: int, headers: Headers = (), content_type: str | None = None) -> "Stream":
         """Answer with a body of unknown length: chunked, or up to the connection's end for HTTP/1.0."""
@@ -347,8 +345,8 @@ class Connection(asyncio.Protocol):
                 raw = data[:end]
                 head = self.known.get(raw) or self._read_simple(raw)
                 if head is not None and len(data) == end + 4 + head.content_length:  # type: ignore[operator]
-                    authorize = self.server.authorize
-                    self._begin(head, data[end + 4 :], None if authorize is None else authorize(head))
+                    refusal = None if self.server.authorize is None else self._authorize(head)
+                    self._begin(head, data[end + 4 :], refusal)
                     return
         elif self._last:
             return
@@ -497,10 +495,16 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     async def writable(self) -> None:
-        """Wait while the client does not take what was written."""
+        """Wait while the client does not take what was written; let others have their turn in any case.
+
+        Without that turn a stream to a fast reader would keep the loop to itself, and one to a client that
+        has left would never hear of it.
+        """
         if self._stuck and not self.lost:
             self._writable = self.loop.create_future()
             await self._writable
+        else:
+            await asyncio.sleep(0)
         if self.lost:
             raise ConnectionResetError("the client is gone")
 
@@ -513,6 +517,14 @@ class Connection(asyncio.Protocol):
         except Problem:
             return None
         return head if head.simple else None
+
+    def _authorize(self, head: Head) -> Problem | None:
+        assert self.server.authorize is not None
+        try:
+            return self.server.authorize(head)
+        except Exception:
+            log.exception("%s %s: authorize failed", head.method, head.route.pattern)
+            return _internal_error()
 
     def _begin(self, head: Head, body: bytes, refusal: Problem | None) -> None:
         """A request is whole: hand it to its handler."""
@@ -609,7 +621,7 @@ class Connection(asyncio.Protocol):
         server = self.server
         refusal = head.refusal
         if refusal is None and server.authorize is not None:
-            refusal = server.authorize(head)
+            refusal = self._authorize(head)
         length = head.content_length
         limit = head.max_body
         # a client that waits for our word will perhaps not send the body it announced
@@ -732,6 +744,10 @@ def _head_of(status: int, content_type: str | None, headers: Headers) -> bytes:
         if _CONTROL.search(line):
             raise ValueError(f"a control character in {line!r}")
     return _STATUS_LINES[status] + "".join(f"{line}\r\n" for line in lines).encode()
+
+
+def _internal_error() -> Problem:
+    return Problem(500, "INTERNAL", "Internal error", "something went wrong", "see the server's log")
 
 
 def _log_failure(request: Request, error: BaseException) -> None:
