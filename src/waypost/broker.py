@@ -125,7 +125,7 @@ class Broker:
             command.hash = payload_hash(command.body)  # type: ignore[arg-type]
             self.committer.submit(command, done, size)
         else:
-            self._stage([command], size, lambda: self.committer.submit(command, done, 0), done)
+            self._stage([command], size, done, lambda: self.committer.submit(command, done, _held(command)))
 
     def publish_many(self, command: PublishMany, done: Done) -> None:
         refusal = self._publish_refusal()
@@ -138,14 +138,15 @@ class Broker:
                 message.hash = payload_hash(message.body)  # type: ignore[arg-type]
             self.committer.submit(command, done, size)
         else:
-            self._stage(command.messages, size, lambda: self.committer.submit(command, done, size), done)
+            messages = command.messages
+            self._stage(messages, size, done, lambda: self.committer.submit(command, done, sum(map(_held, messages))))
 
     def _publish_refusal(self) -> Exception | None:
         if self._stopping:
             return Busy("the broker is stopping")
         return self.store.refusal()
 
-    def _stage(self, messages: list[Publish], size: int, then: Callable[[], None], done: Done) -> None:
+    def _stage(self, messages: list[Publish], size: int, done: Done, then: Callable[[], None]) -> None:
         """Hash, and put large bodies away, in a thread; then go on in the loop."""
         if self._staging_bytes + size > MAX_STAGING_BYTES:
             done(Busy("too many large bodies at once"))
@@ -213,7 +214,7 @@ class Broker:
 
     def _try(self, waiter: Waiter) -> None:
         def tried(result: Any) -> None:
-            if result == [] and waiter.timer is not None:
+            if result == [] and waiter.timer is not None and not self._stopping:
                 self._park(waiter)
                 # Ready, but not for this one: the next in line may have it.
                 self._wake(waiter.command.queue, 1, waiter.ticket)
@@ -299,8 +300,10 @@ class Broker:
         changed = asyncio.Event()
         self._followers.add(changed)
         try:
-            if self.store.bounds()[1] <= head and not self._stopping:
-                await asyncio.wait_for(changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                while self.store.bounds()[1] <= head and not self._stopping:
+                    changed.clear()
+                    await changed.wait()
         except TimeoutError:
             pass
         finally:
@@ -379,6 +382,8 @@ class Broker:
 
     async def close(self) -> None:
         self.drain()
+        while self._staging_bytes:
+            await asyncio.sleep(0.001)
         await self.committer.flush()
         self.committer.close()
         self._threads.shutdown()
@@ -387,6 +392,11 @@ class Broker:
 
 def _ignore(result: Any) -> None:
     pass
+
+
+def _held(message: Publish) -> int:
+    """What it brings into a group: a staged body lies in its file already."""
+    return 0 if isinstance(message.body, Staged) else message.size
 
 
 def _with_body(message: Fetched, store: Store) -> Fetched:

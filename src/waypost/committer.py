@@ -12,6 +12,7 @@ It knows no HTTP and no store; it calls back in the loop's thread, in the group'
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 from .commands import Command, Confirm, Extend, Fetch, Publish, PublishMany, Release
 from .errors import Busy, StoreBroken
 from .store import Applied, Store
+
+log = logging.getLogger("waypost")
 
 Done = Callable[[Any], None]
 
@@ -128,7 +131,11 @@ class Committer:
         if self._scheduled:
             self._loop.call_soon(self._turn)
         for (_, done, _), result in zip(group, applied.results, strict=True):
-            done(result)
+            try:
+                done(result)
+            except Exception:
+                # Committed all the same; the others of the group must hear of theirs.
+                log.exception("an answer could not be given")
         self._on_applied(applied)
 
     def broke(self, error: BaseException) -> None:

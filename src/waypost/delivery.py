@@ -67,11 +67,12 @@ ENDED = frozenset({S, K, E, I, N, O, T, C})
 DEAD = frozenset({E, I})
 
 #: from each state of a delivery, the states it may enter; L is "not yet routed". N rests only in channels; what waits
-#: becomes E only when its payload turns out to be damaged.
+#: becomes E only when its payload turns out to be damaged. A confirm that comes after its lease, and before the next
+#: fetch, still counts: R to S, I, N, R or E.
 TRANSITIONS: dict[State, frozenset[State]] = {
     L: frozenset({Q, E}),
     Q: frozenset({F, O, T, C, E}),
-    R: frozenset({F, O, T, C, E}),
+    R: frozenset({F, O, T, C, E, S, I, N, R}),
     F: frozenset({S, I, K, N, R, E, Q, C}),
     N: frozenset({Q, E}),
     S: frozenset({Q}),

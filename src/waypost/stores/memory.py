@@ -49,6 +49,7 @@ from ..delivery import (
     N,
     Outcome,
     Q,
+    R,
     Reason,
     S,
     State,
@@ -437,18 +438,19 @@ class MemoryStore:
         if step.path[0] is N:
             slot.refused.add(slot.consumer)
         fetch.outcome, fetch.became = command.outcome, step.state
-        self._take(slot, step)
+        self._take(slot, step, confirmed=True)
         return Settled(receipt, slot.message.id, step.state)
 
     def _valid(self, receipt: str, queue: str | None) -> _Fetch | None:
-        """The fetch of a receipt that is not stale, or that was settled by a confirm."""
+        """The fetch of a receipt that is not stale, or that was settled by a confirm. A lease that is over does not
+        make it stale; the next fetch does."""
         parsed = parse_receipt(receipt)
         fetch = self._fetches.get(parsed[0]) if parsed else None
         if fetch is None or parsed is None or fetch.salt != parsed[1]:
             return None
         if queue is not None and self._queues.get(queue) is not fetch.slot.queue:
             return None
-        if fetch.became is None and (fetch.slot.fetch is not fetch or fetch.slot.state is not F):
+        if fetch.became is None and (fetch.slot.fetch is not fetch or fetch.slot.state not in (F, R)):
             return None
         return fetch
 
@@ -460,7 +462,7 @@ class MemoryStore:
         extended = []
         for receipt in command.receipts:
             fetch = self._valid(receipt, command.queue)
-            if fetch is None or fetch.became is not None:
+            if fetch is None or fetch.became is not None or fetch.slot.state is not F:
                 extended.append(Extended(receipt))
             else:
                 fetch.slot.due_at = until_at
@@ -471,10 +473,11 @@ class MemoryStore:
         released = []
         for receipt in command.receipts:
             fetch = self._valid(receipt, None)
-            if fetch is None or fetch.became is not None:
+            if fetch is None or fetch.became is not None or fetch.slot.state is not F:
                 released.append(Settled(receipt))
                 continue
             self._take(fetch.slot, Step((Q,), Reason.RELEASED, None, fetch.slot.tries - 1))
+            fetch.slot.fetch = None
             released.append(Settled(receipt, fetch.slot.message.id, Q))
         return released
 
@@ -605,11 +608,11 @@ class MemoryStore:
 
     # ── what every change goes through ──────────────────────────────────────────────────────
 
-    def _take(self, slot: _Slot, step: Step) -> None:
-        """One step of one slot, into the log and into its fields."""
+    def _take(self, slot: _Slot, step: Step, confirmed: bool = False) -> None:
+        """One step of one slot, into the log and into its fields; `confirmed`: its consumer asked for it."""
         was_completed = self._state_of(slot.message) is X
         redriven = slot.state in ENDED
-        consumer = slot.consumer if slot.state is F or F in step.path else None
+        consumer = slot.consumer if confirmed or slot.state is F or F in step.path else None
         for state in step.path:
             slot.reason = step.reason
             self._event(
@@ -639,9 +642,6 @@ class MemoryStore:
         there = next((other for other in slot.message.slots if other.queue is queue and other.number == 0), None)
         if there is None:
             self._route(slot.message, queue, 0, reason=Reason.DEAD_LETTER)
-        elif there.state in ENDED and there.state is not S:
-            # A confirmed success is never delivered again unless a person redrives it.
-            self._take(there, Step((Q,), Reason.REDRIVEN))
 
     def _event(
         self, message: _Message, slot: _Slot | None, from_state: State | None, to_state: State, **more: Any

@@ -15,6 +15,11 @@ from ..store import Store
 
 #: what can be opened, with an example of each
 SCHEMES = {"sqlite": "sqlite:////var/lib/waypost/waypost.db", "memory": "memory:///"}
+#: what an answer is worth
+_PROMISES = {
+    "sqlite": "an answer means: committed and synced to disk",
+    "memory": "nothing survives this process",
+}
 
 
 class StoreUrl(NamedTuple):
@@ -39,6 +44,13 @@ def parse_store_url(url: str) -> StoreUrl:
     elif not path or path.endswith("/") or "\0" in path:
         raise StoreUnusable(f"{url!r} names no file; for example {SCHEMES[scheme]}")
     return StoreUrl(scheme, os.path.expanduser(path))
+
+
+def described(url: str) -> str:
+    """Where messages live, and what an answer is worth there."""
+    parsed = parse_store_url(url)
+    where = f"{parsed.scheme} {os.path.abspath(parsed.path)}" if parsed.path else parsed.scheme
+    return f"store {where}; {_PROMISES[parsed.scheme]}"
 
 
 def open_store(url: str, *, infer_types: bool = True) -> Store:

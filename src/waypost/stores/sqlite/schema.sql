@@ -99,8 +99,8 @@ create table fetches (
     salt        integer not null,     -- the random bits of its receipt, as a signed number
     previous    integer not null,     -- the slot's row before this one, 0: none
     until_at    integer not null,     -- the lease as given
-    settled_at  integer,
-    outcome     integer,              -- rows.py
+    settled_at  integer,              -- when it ended, by a confirm or without one
+    outcome     integer,              -- rows.py; null while a confirm may still come
     became      integer               -- the slot's state by it
 );
 create table steps (
@@ -168,6 +168,7 @@ create table jobs (
     filter      text not null,        -- JSON
     destination integer,              -- of a deleted queue
     until       integer not null,     -- messages logged by then
+    newest      integer not null,     -- destinations made by then
     after       integer not null,     -- done up to this sequence
     matched     integer not null,
     done        integer not null,

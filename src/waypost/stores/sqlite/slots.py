@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...delivery import ENDED, OPEN, WAITING, F, K, L, Q, Reason, S, State, Step, X
+from ...delivery import ENDED, OPEN, WAITING, F, K, L, Q, R, Reason, S, State, Step, X
 from ...policy import DEFAULT, Policy
 from .names import Destination, Names
 from .reading import Reader
@@ -109,8 +109,8 @@ class Ledger:
         elif slot.due_at is None:
             self._make_ready(slot)
 
-    def take(self, slot: Slot, step: Step, *, outcome: int = NO_CONFIRM) -> None:
-        """One step of one slot."""
+    def take(self, slot: Slot, step: Step, *, outcome: int = NO_CONFIRM, fetch: int | None = None) -> None:
+        """One step of one slot; `fetch` and `outcome` where a consumer asked for it."""
         was, queue = slot.state, slot.queue
         path = [was, *step.path]
         now = self.now
@@ -130,19 +130,21 @@ class Ledger:
                 pack_path(path),
                 (now - slot.since_at) // 1_000,
                 slot.attempt,
-                slot.consumer if was is F else None,
+                slot.consumer if was is F or fetch else None,
                 step.reason,
                 slot.last,
             ),
         )
-        if was is F:
+        if was is F or fetch:
+            # After a lease that is over a confirm may still come, until the next fetch.
+            late = fetch is None and slot.state is R
             self._db.execute(
                 'update fetches set settled_at = ?, outcome = ?, became = ? where "offset" = ?',
-                (now, outcome, slot.state, slot.last),
+                (now, None if late else outcome, None if late else slot.state, fetch or slot.last),
             )
         waited = was in WAITING and slot.due_at is None
         slot.last, slot.since_at, slot.due_at, slot.tries = offset, now, step.due_at, step.tries
-        if step.reason == Reason.REDRIVEN:
+        if was in ENDED:
             slot.tries, slot.expires_at = 0, None
             self._db.execute(
                 "delete from refusals where sequence = ? and destination = ? and slot = ?",
@@ -326,11 +328,8 @@ class Ledger:
             "update messages set route = ? where sequence = ?", (open_route(slot.route), slot.sequence)
         )
         states = dict(self._reader.states(slot.sequence, slot.route))
-        state = states.get((queue.number, 0))
-        if state is None:
+        if (queue.number, 0) not in states:
             self._add_dead_letter(slot, queue)
-        elif state in ENDED:
-            self.take(self.slot(slot.sequence, queue.number, 0), Step((Q,), Reason.REDRIVEN))
 
     def _add_dead_letter(self, slot: Slot, queue: Destination) -> None:
         self.head += 1

@@ -52,6 +52,7 @@ from ...delivery import (
     N,
     Outcome,
     Q,
+    R,
     Reason,
     S,
     State,
@@ -560,8 +561,10 @@ class SqliteStore:
             if queue.marks:
                 ledger.lower_marks(queue, (command.priority, sequence, 0))
         published = Published(command.id or make_id(sequence, salt, now), Q if plan.parts else X)
-        if command.id is not None or command.idempotency_key is not None:
-            self._remember(command, sequence, published)
+        if command.id is not None:
+            self._db.execute("insert into own_ids values (?, ?)", (command.id, sequence))
+        if command.idempotency_key is not None:
+            self._remember_key(command, published)
         return published
 
     def _route(self, command: Publish, plan: _Plan, sequence: int, size: int) -> None:
@@ -601,16 +604,18 @@ class SqliteStore:
             return None
         self._flush()
         sequence = self._own_reader.sequence_of(command.id)
-        return None if sequence is None else Published(command.id, self._state_of(sequence))
+        if sequence is None:
+            return None
+        known = Published(command.id, self._state_of(sequence))
+        self._remember_key(command, known)
+        return known
 
     def _state_of(self, sequence: int) -> State:
         route = self._db.execute("select route from messages where sequence = ?", (sequence,)).get
         states = [state for _, state in self._own_reader.states(sequence, route)]
         return message_state(states) if states else X
 
-    def _remember(self, command: Publish, sequence: int, published: Published) -> None:
-        if command.id is not None:
-            self._db.execute("insert into own_ids values (?, ?)", (command.id, sequence))
+    def _remember_key(self, command: Publish, published: Published) -> None:
         if command.idempotency_key is not None:
             producer = command.envelope.producer
             self._db.execute(
@@ -767,16 +772,18 @@ class SqliteStore:
         ):
             return False
         sequence, number = row[1], row[2]
+        if command.consumer == ANONYMOUS:
+            return True
         if queue.refusals and self._db.execute(
-            "select 1 from refusals where sequence = ? and destination = ? and slot = ? and consumer = ?",
-            (sequence, queue.number, number, consumer),
+            "select 1 from refusals where sequence = ? and destination = ? and consumer = ? limit 1",
+            (sequence, queue.number, consumer),
         ).get:
             return False
-        if not queue.slotted or command.consumer == ANONYMOUS:
+        if not queue.slotted:
             return True
         has_another = self._db.execute(
             "select 1 from deliveries where sequence = ? and destination = ? and slot <> ? and consumer = ?"
-            " and state in (4, 5, 6) limit 1",
+            " and state in (4, 5, 6, 8, 9) limit 1",
             (sequence, queue.number, number, consumer),
         ).get
         return has_another is None
@@ -853,10 +860,10 @@ class SqliteStore:
         if became is not None:
             repeated = outcome == OUTCOMES[command.outcome]
             return Settled(text, id, STATE[became]) if repeated else Settled(text)
-        if state != F or last != offset:
+        if (state != F or last != offset) and not (state == R and self._lease_was_over(offset, last)):
             return Settled(text)
-        if command.outcome is not Outcome.SUCCESS or not isinstance(route, int) or queue.keyed:
-            step = self._settle_slot(sequence, destination, number, command)
+        if state != F or command.outcome is not Outcome.SUCCESS or not isinstance(route, int) or queue.keyed:
+            step = self._settle_slot(sequence, destination, number, command, offset)
             row[7:9] = OUTCOMES[command.outcome], step.state
             return Settled(text, id, step.state)
         ledger = self._ledger
@@ -887,7 +894,11 @@ class SqliteStore:
         row[7:9] = _SUCCESS, int(S)
         return Settled(text, id, S)
 
-    def _settle_slot(self, sequence: int, destination: int, number: int, command: Confirm) -> Step:
+    def _lease_was_over(self, fetch: int, last: int) -> bool:
+        """Whether nothing but the end of the lease came after this fetch."""
+        return bool(self._db.execute('select previous from steps where "offset" = ?', (last,)).get == fetch)
+
+    def _settle_slot(self, sequence: int, destination: int, number: int, command: Confirm, fetch: int) -> Step:
         self._flush()
         slot = self._ledger.slot(sequence, destination, number)
         step = settle(
@@ -906,7 +917,7 @@ class SqliteStore:
             self._db.execute(
                 "insert or ignore into refusals values (?, ?, ?, ?)", (sequence, destination, number, slot.consumer)
             )
-        self._ledger.take(slot, step, outcome=OUTCOMES[command.outcome])
+        self._ledger.take(slot, step, outcome=OUTCOMES[command.outcome], fetch=fetch)
         return step
 
     def _valid(self, text: str, queue: Destination | None) -> list[Any] | None:
@@ -1001,13 +1012,14 @@ class SqliteStore:
     def _open_job(self, kind: JobKind, filter: Filter, matched: int, queue: Destination | None) -> Job:
         number = (self._db.execute("select max(number) from jobs").get or 0) + 1
         self._db.execute(
-            "insert into jobs values (?, ?, ?, ?, ?, 0, ?, 0, ?, null)",
+            "insert into jobs values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, null)",
             (
                 number,
                 kind,
                 filter_text(filter),
                 queue.number if queue else None,
                 self._ledger.head,
+                max(self._names.by_number, default=0),
                 matched,
                 self._ledger.now,
             ),
@@ -1016,12 +1028,12 @@ class SqliteStore:
 
     def _work(self, command: Work) -> bool:
         row = self._db.execute(
-            "select number, kind, filter, destination, until, after from jobs where ended_at is null"
+            "select number, kind, filter, destination, until, newest, after from jobs where ended_at is null"
             " order by number limit 1"
         ).get
         if row is None:
             return False
-        number, kind, filter, destination, until, after = row
+        number, kind, filter, destination, until, newest, after = row
         chosen = filter_of(filter)
         found, following = self._own_reader.search(chosen, after, command.limit)
         done = 0
@@ -1029,7 +1041,7 @@ class SqliteStore:
             if info.sequence > until:
                 following = None
                 break
-            if destination is None or destination == queue_number:
+            if (queue_number <= newest) if destination is None else (queue_number == destination):
                 done += self._work_on(JobKind(kind), self._ledger.slot(info.sequence, queue_number, info.slot))
         ended_at = self._ledger.now if following is None or following >= until else None
         self._db.execute(
@@ -1043,6 +1055,8 @@ class SqliteStore:
         if slot.state not in JOB_STATES[kind] or slot.queue.deleted != (kind is JobKind.DELETE):
             return False
         if kind is JobKind.REDRIVE:
+            if self._db.execute("select body is null from messages where sequence = ?", (slot.sequence,)).get:
+                return False  # what has no body any more cannot be delivered again
             self._ledger.take(slot, Step((Q,), Reason.REDRIVEN))
         else:
             self._ledger.take(slot, Step((C,), _REASONS[kind], None, slot.tries))
