@@ -5,11 +5,12 @@
     port = 9000                              waypost.toml, in the folder where the command is started
     store = "sqlite:////srv/waypost.db"      (WAYPOST_CONFIG names another)
 
-`resolve` is pure; `read_file` is the only thing here that touches the disk.
+`resolve` decides and is pure; `load` looks at this process's environment and disk.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,6 +133,12 @@ def read_file(environ: Mapping[str, str], folder: Path) -> tuple[str, dict[str, 
         raise SettingInvalid(f"{name} is not TOML: {error}") from None
 
 
+def load(**flags: Any) -> dict[str, Value]:
+    """What this process is told: `access_log=True` is the flag --access-log."""
+    given = {name.replace("_", "-"): value for name, value in flags.items()}
+    return resolve(given, os.environ, read_file(os.environ, Path()))
+
+
 def resolve(
     flags: Mapping[str, Any],
     environ: Mapping[str, str],
@@ -160,10 +167,17 @@ def _value(
         return Value(setting.read(given), origin)
     except ValueError as wanted:
         where = f"{origin}: {setting.name}" if origin == file else origin
-        raise SettingInvalid(f"{where} is {wanted}, not {given!r}") from None
+        raise SettingInvalid(f"{where} should be {wanted}, not {given!r}") from None
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Those that look like settings and are none: most likely a slip."""
     known = {FILE_VARIABLE, TRACEBACK_VARIABLE, *(setting.variable for setting in SETTINGS.values())}
     return sorted(name for name in environ if name.startswith("WAYPOST_") and name not in known)
+
+
+def shown(value: Any) -> str:
+    """A value for people's eyes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)

@@ -1,13 +1,14 @@
 """The command line: `waypost serve`, and commands for people who look after a broker.
 
     commands   the table of all commands        asking     what commands that speak to a broker share
-    serving    serve, config                    messages   publish, fetch, confirm, message, tail
+    serving    serve                            messages   publish, fetch, confirm, message, tail
     queues     queues, dead, redrive, …         load       bench
-    output     how things look
+    settings   config                           output     how things look
+    failures   commands that failed
 
 Whatever goes wrong is one line on stderr: exit code 2 for a command that cannot be meant, 1 for one that
 could not be done. This package is the only place that reads settings and joins the parts. Imports stand
-inside functions where a part is heavy: `serve` starts without the client and without rich.
+inside functions where a part is heavy: `serve` starts without the client, without rich and without typer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from collections.abc import Sequence
 
 from ..config import TRACEBACK_VARIABLE, SettingInvalid
 from ..errors import Refused, WaypostError
+from .failures import CommandMisused
+
+#: for those whose hint on the wire is a request, the command that does it
+_HINTS = {"QUEUE_NOT_FOUND": "waypost queues lists them, and the first message makes one"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -26,17 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """The exit code."""
-    import typer
-
-    from .commands import app
-
     try:
-        code = app(args=list(arguments), prog_name="waypost", standalone_mode=False)
+        code = _run(arguments)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
-    except typer.TyperException as error:
-        return _complain(*_usage(error))
-    except (typer.Abort, KeyboardInterrupt):
+        return code
+    except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # Whoever read our output has enough; the interpreter must not find that out again when it flushes.
@@ -46,6 +45,25 @@ def run(arguments: Sequence[str]) -> int:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         return _complain(*_plain(error))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["serve"]:
+        from .serving import serve
+
+        serve(arguments[1:])
+        return 0
+    import typer
+
+    from .commands import app
+
+    try:
+        code = app(args=list(arguments), prog_name="waypost", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        return _complain(*_usage(error))
+    except typer.Abort:
+        return 130
 
 
 def _complain(line: str, code: int) -> int:
@@ -64,10 +82,9 @@ def _usage(error: Exception) -> tuple[str, int]:
 
 
 def _plain(error: Exception) -> tuple[str, int]:
-    from .asking import CommandMisused
-
     if isinstance(error, Refused):
-        return f"{error.detail}; {error.hint}" if error.hint else error.detail, 1
+        hint = _HINTS.get(error.code, error.hint)
+        return f"{error.detail}; {hint}" if hint else error.detail, 1
     if isinstance(error, WaypostError):
         return str(error), 2 if isinstance(error, SettingInvalid | CommandMisused) else 1
     if isinstance(error, OSError) and error.strerror:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ..config import Value, read_file, resolve
-from ..errors import WaypostError
+from ..config import load
+from .failures import CommandFailed
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -35,29 +33,13 @@ _TERM = re.compile(r'(\s*)([A-Za-z]+)=("[^"]*"|\S+)')
 _TIME = re.compile(r"\d\d:\d\d(:\d\d)?")
 
 
-class CommandFailed(WaypostError):
-    """Its text is the one line that the person reads."""
-
-
-class CommandMisused(CommandFailed):
-    """A command that cannot be meant."""
-
-
-def settings(**flags: Any) -> dict[str, Value]:
-    return resolve(
-        {name.replace("_", "-"): given for name, given in flags.items()},
-        os.environ,
-        read_file(os.environ, Path()),
-    )
-
-
 @asynccontextmanager
 async def broker(url: str | None, *, patience: float = 0.0, **more: Any) -> AsyncIterator[Client]:
     """A client of the broker that was meant. A person at a terminal hears at once that it is not there."""
     from ..client import Client, Unreachable
 
     try:
-        async with Client(settings(url=url)["url"].value, patience=patience, **more) as client:
+        async with Client(load(url=url)["url"].value, patience=patience, **more) as client:
             yield client
     except Unreachable as error:
         raise CommandFailed(

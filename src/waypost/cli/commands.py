@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
-from . import load, messages, queues, serving
+from . import load, messages, queues, serving, settings
 
 app = typer.Typer(
     name="waypost",
@@ -34,8 +34,17 @@ def waypost(
     pass
 
 
+@app.command(
+    help="Run a broker until SIGTERM or Ctrl-C.",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def serve(context: typer.Context) -> None:
+    # Only for the list of commands: `run` does not come here for it.
+    serving.serve(context.args)
+
+
 for command in (
-    serving.serve,
     messages.publish,
     messages.fetch,
     messages.confirm,
@@ -48,6 +57,6 @@ for command in (
     queues.purge,
     queues.stats,
     load.bench,
-    serving.config,
+    settings.config,
 ):
     app.command()(command)

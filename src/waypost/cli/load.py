@@ -102,7 +102,8 @@ async def _measure(operation: Operation, clients: int, seconds: float) -> dict[s
         nonlocal moved
         now = time.perf_counter()
         while now < began + seconds:
-            moved += await operation()
+            count = await operation()
+            moved += count
             before, now = now, time.perf_counter()
             took.append(now - before)
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -14,7 +15,8 @@ import msgspec
 import typer
 
 from ..errors import Refused
-from .asking import CommandFailed, CommandMisused, Consumer, Json, Url, broker, do
+from .asking import Consumer, Json, Url, broker, do
+from .failures import CommandFailed, CommandMisused
 from .output import (
     STATES,
     console,
@@ -202,8 +204,11 @@ class Lines:
     """A file's messages, and how far it was read."""
 
     def __init__(self, file: BinaryIO, name: str, fields: Mapping[str, Any], once: bool) -> None:
-        self._file, self._name, self._fields, self._once = file, name, fields, once
+        self._file, self._fields, self._once = file, fields, once
+        self.name = name
         self.number = self.read_bytes = 0
+        #: the lines of messages that were given out and are not known to be published
+        self.pending: deque[int] = deque()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for line in self._file:
@@ -216,7 +221,12 @@ class Lines:
             if self._once and "idempotencyKey" not in message:
                 # The same line at the same place is the same message, in whatever run.
                 message["idempotencyKey"] = hashlib.sha256(b"%d:%b" % (self.number, text)).hexdigest()
+            self.pending.append(self.number)
             yield message
+
+    def published(self, count: int) -> None:
+        for _ in range(count):
+            self.pending.popleft()
 
     def _message(self, text: bytes) -> dict[str, Any]:
         if self._fields:
@@ -224,9 +234,9 @@ class Lines:
         try:
             message = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise CommandFailed(f"{self._name}, line {self.number}: not JSON: {error}") from None
+            raise CommandFailed(f"{self.name}, line {self.number}: not JSON: {error}") from None
         if not isinstance(message, dict):
-            raise CommandFailed(f"{self._name}, line {self.number}: a message is a JSON object")
+            raise CommandFailed(f"{self.name}, line {self.number}: a message is a JSON object")
         body = message.get("body")
         if body is not None and not isinstance(body, str):
             # On the wire a body is text; JSON that stands in the line as it is means itself.
@@ -258,6 +268,7 @@ def _publish_file(
         return
     published, unchanged, seconds = counts["published"], counts["unchanged"], counts["seconds"]
     same = f", {unchanged:,} of them unchanged" if unchanged else ""
+    same += ", now or by an earlier run" if once else ""
     rate = f" ({published / seconds:,.0f} a second)" if seconds else ""
     show(plain(f"{published:,} messages published{same}, in {seconds:.1f} s{rate}"))
 
@@ -273,12 +284,15 @@ async def _publish_lines(url: str | None, lines: Lines, total: int | None, batch
             try:
                 async for results in client.publish_stream(lines, batch):
                     published += len(results)
+                    lines.published(len(results))
                     unchanged += sum(result.state == "U" for result in results)
                     progress.update(task, completed=lines.read_bytes, count=f"{published:,}")
-            except (Refused, CommandFailed) as error:
-                hint = f"; {error.hint}" if isinstance(error, Refused) else ""
+            except CommandFailed as error:
+                raise CommandFailed(f"{error} ({published:,} messages before it were published)") from error
+            except Refused as error:
                 raise CommandFailed(
-                    f"{error}{hint} ({published:,} messages before that were published)"
+                    f"{lines.name}, in the batch from line {lines.pending[0]}: {error.detail}; {error.hint}"
+                    f" ({published:,} messages before it were published)"
                 ) from error
     return {"published": published, "unchanged": unchanged, "seconds": round(time.monotonic() - began, 3)}
 
@@ -414,6 +428,7 @@ def confirm(
 
 def message(
     id: Annotated[str, typer.Argument(show_default=False)],
+    body: Annotated[bool, typer.Option("--body", help="Its body, as it was sent, and nothing else.")] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -421,6 +436,9 @@ def message(
 
     async def work() -> None:
         async with broker(url) as client:
+            if body:
+                sys.stdout.buffer.write(await client.payload(id))
+                return
             document = await client.message(id)
         json_document(document) if json else show_message(document)
 

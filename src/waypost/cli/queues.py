@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .asking import CommandMisused, DryRun, Json, Url, as_meant, broker, do
+from .asking import DryRun, Json, Url, as_meant, broker, do
+from .failures import CommandMisused
 from .output import json_document, json_line, moment, note, pairs, plain, show, size, state, table
 
 if TYPE_CHECKING:
@@ -216,7 +217,8 @@ def purge(
                 typer.confirm(
                     f"Cancel {states['Q'] + states['R']:,} waiting messages of {queue}?", abort=True, err=True
                 )
-            await _carry_out(client, await client.purge(queue, dry_run=dry_run), "purged", json)
+            job = await (client.cancel(f"queue={queue}", dry_run=True) if dry_run else client.purge(queue))
+            await _carry_out(client, job, "purged", json)
 
     do(work())
 
@@ -267,6 +269,8 @@ def flat(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, s
             yield from flat(value, f"{before}{name}.")
         elif isinstance(value, int) and not isinstance(value, bool):
             yield before + name, size(value) if name.lower().endswith("bytes") else f"{value:,}"
+        elif isinstance(value, float):
+            yield before + name, f"{value:.4g}"
         elif isinstance(value, list):
             yield before + name, f"{len(value):,}"
         elif value is not None:

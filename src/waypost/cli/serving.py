@@ -1,4 +1,4 @@
-"""serve, config: the broker as a process, and its settings.
+"""serve: the broker as a process.
 
 settings ─▶ store ─▶ service ─▶ one ready line ─▶ … ─▶ SIGTERM or SIGINT: drain, at most 10 s ─▶ exit 0
                                                   '─▶ a second one: exit at once
@@ -8,16 +8,17 @@ settings ─▶ store ─▶ service ─▶ one ready line ─▶ … ─▶ SIG
 
 from __future__ import annotations
 
+import argparse
+import errno
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
-
-from ..config import SETTINGS, Value, unknown_variables
+from ..config import SETTINGS, load, shown
 from ..version import __version__
-from .asking import CommandFailed, Json, settings
+from .failures import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
     from ..errors import StoreBroken
@@ -28,59 +29,9 @@ log = logging.getLogger("waypost")
 DRAIN_SECONDS = 10.0
 
 
-def serve(
-    host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Default 127.0.0.1.", show_default=False)
-    ] = None,
-    port: Annotated[
-        str | None, typer.Option(metavar="PORT", help="Default 8080; 0 takes a free one.", show_default=False)
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Default sqlite:///waypost-data/waypost.db, in this folder.",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--name", metavar="HOST", help="A host name it answers to; repeatable.", show_default=False
-        ),
-    ] = None,
-    infer_types: Annotated[
-        bool | None,
-        typer.Option(
-            "--infer-types/--no-infer-types",
-            help="Whether a message without object takes its first topic's root.",
-            show_default=False,
-        ),
-    ] = None,
-    log: Annotated[
-        str | None, typer.Option("--log", metavar="text|json", help="How log lines look.", show_default=False)
-    ] = None,
-    access_log: Annotated[
-        bool | None,
-        typer.Option(
-            "--access-log/--no-access-log", help="A log line for every request.", show_default=False
-        ),
-    ] = None,
-) -> None:
-    """Run a broker until SIGTERM or Ctrl-C.
-
-    Every setting can also stand in the environment (WAYPOST_PORT) or in waypost.toml (port = 9000).
-    """
-    said = settings(
-        host=host,
-        port=port,
-        store=store,
-        name=name or None,
-        infer_types=infer_types,
-        log=log,
-        access_log=access_log,
-    )
-    values = {name: value.value for name, value in said.items()}
+def serve(arguments: Sequence[str]) -> None:
+    """Run a broker until SIGTERM or Ctrl-C."""
+    values = {name: value.value for name, value in load(**vars(_parser().parse_args(arguments))).items()}
     set_up_logging(values["log"])
     from ..http.server import run
     from ..stores.opening import open_store
@@ -93,12 +44,42 @@ def serve(
         raise
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise CommandMisused(f"{message}; see: waypost serve --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    """An option for each setting of a broker. Not by typer: that brings pydantic, and with it takes as long as
+    all the rest of the start."""
+    parser = _Parser(
+        "waypost serve",
+        description="Run a broker until SIGTERM or Ctrl-C.",
+        epilog="Settings may also stand in the environment (WAYPOST_PORT=9000) or in waypost.toml (port = 9000).",
+        allow_abbrev=False,
+    )
+    for setting in SETTINGS.values():
+        if setting.name == "url":  # that of the other commands
+            continue
+        text = f"{setting.text} ({shown(setting.default)})"
+        if isinstance(setting.default, bool):
+            parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=text)
+        elif isinstance(setting.default, tuple):
+            parser.add_argument(
+                setting.flag, action="append", metavar="HOST", help=f"{setting.text}; repeatable"
+            )
+        else:
+            parser.add_argument(setting.flag, metavar=setting.name.upper(), help=text)
+    return parser
+
+
 async def _serve(store: Store, values: dict[str, Any]) -> None:
     import asyncio
     import signal
 
     from ..http.service import run
     from ..http.site import is_loopback
+    from ..stores.opening import described
 
     host, port = values["host"], values["port"]
     try:
@@ -107,12 +88,11 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
             host=host,
             port=port,
             names=values["name"],
-            access_log=values["access-log"],
             on_broken=broken,
         )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        hint = "; another port: --port 0" if error.errno == 98 else ""
+        hint = "; another port: --port 0" if error.errno == errno.EADDRINUSE else ""
         raise CommandFailed(f"cannot listen on {host}:{port}: {reason}{hint}") from error
 
     loop = asyncio.get_running_loop()
@@ -134,7 +114,7 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
         "waypost %s ready on %s; %s",
         __version__,
         address(host, service.port),
-        described(values["store"], store),
+        described(values["store"]),
     )
     await asked.wait()
     log.info("stopping: no new connections, at most %g s for what is under way", DRAIN_SECONDS)
@@ -143,12 +123,6 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
 
 def address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def described(url: str, store: Store) -> str:
-    """Where messages live, and what an answer is worth there."""
-    worth = getattr(store, "durability", "nothing survives this process" if url.startswith("memory:") else "")
-    return f"store {url}" + (f", {worth}" if worth else "")
 
 
 def broken(error: StoreBroken) -> NoReturn:
@@ -203,32 +177,3 @@ class _JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
-
-
-# ── config ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def config(json: Json = False) -> None:
-    """Every setting, its value, and where that came from."""
-    from .output import json_document, note, plain, show, table
-
-    said = settings()
-    if json:
-        json_document({name: {"value": value.value, "from": value.origin} for name, value in said.items()})
-    else:
-        made = table("setting", "value", "from", "")
-        for name, value in said.items():
-            styled = plain(value.origin, "bright_black" if value.origin == "default" else "cyan")
-            made.add_row(
-                plain(name, "bold"), plain(shown(value)), styled, plain(SETTINGS[name].text, "bright_black")
-            )
-        show(made)
-        note("flag > WAYPOST_… > waypost.toml > default")
-    for variable in unknown_variables(os.environ):
-        print(f"waypost: {variable} is set, but there is no such setting", file=sys.stderr)
-
-
-def shown(value: Value) -> str:
-    if isinstance(value.value, bool):
-        return "true" if value.value else "false"
-    return ", ".join(value.value) or "(none)" if isinstance(value.value, tuple) else str(value.value)

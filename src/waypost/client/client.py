@@ -381,9 +381,13 @@ class Client:
         """Waiting deliveries out of their queues."""
         return await self._start_job("/v1/cancel", {"filter": filter, "dryRun": dry_run})
 
-    async def purge(self, queue: str, *, dry_run: bool = False) -> Job:
+    async def purge(self, queue: str) -> Job:
         """Everything that waits in a queue out of it."""
-        return await self._start_job(path("v1", "queues", queue, "purge"), {"dryRun": dry_run})
+        return await self._start_job(path("v1", "queues", queue, "purge"), {})
+
+    async def payload(self, id: str) -> bytes:
+        """A message's body as it was sent."""
+        return (await self._get(path("v1", "messages", id, "payload"))).body
 
     async def job(self, id: str) -> dict[str, Any]:
         return document(await self._get(path("v1", "jobs", id)))
