@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("waypost")
 
 DRAIN_SECONDS = 10.0
+#: `timeout` and others signal the process and its group: that is one wish, not two
+SAME_SIGNAL_SECONDS = 0.5
 
 
 def serve(arguments: Sequence[str]) -> None:
@@ -36,12 +38,7 @@ def serve(arguments: Sequence[str]) -> None:
     from ..http.server import run
     from ..stores.opening import open_store
 
-    opened = open_store(values["store"], infer_types=values["infer-types"])
-    try:
-        run(_serve(opened, values))
-    except BaseException:
-        opened.close()
-        raise
+    run(_serve(open_store(values["store"], infer_types=values["infer-types"]), values))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,12 +47,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    """An option for each setting of a broker. Not by typer: that brings pydantic, and with it takes as long as
-    all the rest of the start."""
+    """An option for each setting of a broker. Not by typer: that brings pydantic, and takes as long as all
+    the rest of the start."""
     parser = _Parser(
         "waypost serve",
         description="Run a broker until SIGTERM or Ctrl-C.",
-        epilog="Settings may also stand in the environment (WAYPOST_PORT=9000) or in waypost.toml (port = 9000).",
+        epilog="Or in the environment (WAYPOST_PORT=9000), or in waypost.toml (port = 9000).",
         allow_abbrev=False,
     )
     for setting in SETTINGS.values():
@@ -91,17 +88,22 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
             on_broken=broken,
         )
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        known = error.errno is not None and error.errno in errno.errorcode
+        reason = (os.strerror(error.errno) if known else error.strerror or str(error)).lower()
         hint = "; another port: --port 0" if error.errno == errno.EADDRINUSE else ""
         raise CommandFailed(f"cannot listen on {host}:{port}: {reason}{hint}") from error
 
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
+    asked_at = 0.0
 
     def signalled() -> None:
-        if asked.is_set():
+        nonlocal asked_at
+        if not asked.is_set():
+            asked_at = loop.time()
+            asked.set()
+        elif loop.time() > asked_at + SAME_SIGNAL_SECONDS:
             os._exit(1)
-        asked.set()
 
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, signalled)
