@@ -180,3 +180,10 @@ def broker(open_store: Callable[[], Store]) -> Iterator[BrokerInThread]:
     """A broker on each store in turn."""
     with BrokerInThread(open_store) as running:
         yield running
+
+
+@pytest.fixture
+def memory_broker() -> Iterator[BrokerInThread]:
+    """For what no store has a say in."""
+    with BrokerInThread(MemoryStore) as running:
+        yield running
