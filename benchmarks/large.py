@@ -49,11 +49,12 @@ def paced(address: Address, asked: bytes, every: float, offset: float, end: floa
             due += every
 
 
-def load(address: Address, asked: bytes, connections: int, rate: float, seconds: float) -> list[float]:
-    """Many paced connections, evenly staggered. Latencies in seconds."""
+def load(address: Address, asked: bytes, connections: int, rate: float, seconds: float) -> dict[str, float]:
+    """Many paced connections, evenly staggered. What was due in time is sent, however late."""
     latencies: list[float] = []
     errors: list[BaseException] = []
-    end = time.perf_counter() + seconds
+    start = time.perf_counter()
+    end = start + seconds
 
     def run(index: int) -> None:
         try:
@@ -68,26 +69,23 @@ def load(address: Address, asked: bytes, connections: int, rate: float, seconds:
         thread.join()
     if errors:
         raise Refused(str(errors[0]))
-    return latencies
+    ordered = sorted(latencies)
+    return {
+        "rate": len(ordered) / max(seconds, time.perf_counter() - start),
+        "p50": percentile(ordered, 0.5),
+        "p99": percentile(ordered, 0.99),
+        "longest": ordered[-1],
+    }
 
 
 def send_large(address: Address, seconds: float, answer: Connection) -> None:
     """The other process: five large bodies a second."""
     asked = request("POST", "/in/large/large.made", b"x" * LARGE_BODY, "application/octet-stream")
+    answer.send("ready")
     try:
         answer.send(load(address, asked, LARGE_CONNECTIONS, LARGE_RATE, seconds))
     except Refused as error:
         answer.send(str(error))
-
-
-def summary(latencies: list[float], seconds: float) -> dict[str, float]:
-    ordered = sorted(latencies)
-    return {
-        "rate": len(ordered) / seconds,
-        "p50": percentile(ordered, 0.5),
-        "p99": percentile(ordered, 0.99),
-        "longest": ordered[-1],
-    }
 
 
 def measure_large(folder: Path, seconds: float) -> dict[str, Any]:
@@ -97,21 +95,22 @@ def measure_large(folder: Path, seconds: float) -> dict[str, Any]:
         alone = load(server.address, small, SMALL_CONNECTIONS, SMALL_RATE, seconds)
         ours, theirs = multiprocessing.Pipe()
         other = multiprocessing.get_context("spawn").Process(
-            target=send_large, args=(server.address, seconds + 1.0, theirs)
+            target=send_large, args=(server.address, seconds, theirs)
         )
         other.start()
-        time.sleep(1.0)  # it has to make its body and connect; the small ones are measured within its time
+        _hear(ours)
         beside = load(server.address, small, SMALL_CONNECTIONS, SMALL_RATE, seconds)
-        large = ours.recv() if ours.poll(PATIENCE) else "the large sender did not end"
-        other.join(PATIENCE)
+        large = _hear(ours)
+        other.join()
     if isinstance(large, str):
         raise Refused(f"large bodies: {large}")
-    return {
-        "alone": summary(alone, seconds),
-        "beside": summary(beside, seconds),
-        "large_rate": len(large) / (seconds + 1.0),
-        "large": summary(large, seconds + 1.0),
-    }
+    return {"alone": alone, "beside": beside, "large": large}
+
+
+def _hear(answer: Connection) -> Any:
+    if not answer.poll(3 * PATIENCE):
+        raise Refused("the large sender says nothing")
+    return answer.recv()
 
 
 def main() -> None:

@@ -43,6 +43,7 @@ MINUTES = 12.0
 #: Columns from which the tables are drawn; below, and in a file, they are printed as they are written.
 WIDE = 120
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def asked() -> Asked:
     parser.add_argument("--seconds", type=float, default=1.5, help="that count, per cell and system")
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="the disk where all stores lie")
     parser.add_argument("--json", type=Path, help="write the raw figures there")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--no-page", action="store_true", help="leave docs/ as it is")
     given = parser.parse_args()
     default = (*(FULL_SCENARIOS if given.full else SCENARIOS), *OTHERS)
@@ -283,7 +284,9 @@ def main() -> None:
         given.json.write_text(json.dumps(run.as_json(), indent=1) + "\n")
     text = page(run)
     console.print(Markdown(text) if console.width >= WIDE else text, markup=False, soft_wrap=True)
-    if given.page:
+    if run.disturbed() and given.page == PAGE:
+        console.print("[yellow]the run was disturbed[/]: the page stays as it is (--page writes one anyway)")
+    elif given.page:
         write_between(given.page, "bench", text)
         given.page.with_suffix(".svg").write_text(picture(run))
 
