@@ -88,8 +88,9 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
             on_broken=broken,
         )
     except OSError as error:
-        known = error.errno is not None and error.errno in errno.errorcode
-        reason = (os.strerror(error.errno) if known else error.strerror or str(error)).lower()
+        # The loop puts a sentence around the system's words; getaddrinfo has numbers of its own.
+        known = (error.errno or 0) in errno.errorcode
+        reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
         hint = "; another port: --port 0" if error.errno == errno.EADDRINUSE else ""
         raise CommandFailed(f"cannot listen on {host}:{port}: {reason}{hint}") from error
 
