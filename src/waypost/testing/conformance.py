@@ -291,9 +291,24 @@ class StoreTests:
         bob = hand.one("a", "bob")
         hand.wait(6)
         assert hand.confirm(bob).state is S
-        assert hand.confirm(ann).state is None
         assert [(delivery.state, delivery.attempt) for delivery in hand.deliveries(id)] == [(R, 1), (S, 1)]
         assert hand.one("a", "ann").attempt == 2
+
+    def test_a_confirm_after_its_lease_counts_until_somebody_else_has_fetched(self, hand: Hand) -> None:
+        hand.declare("a", lease_us=10 * SECOND)
+        id = hand.publish("a.x").id
+        late = hand.one("a", "ann")
+        hand.wait(11)
+        assert hand.states(id) == "a:R"
+        assert hand.confirm(late).state is S
+        assert hand.journey(id) == "LQFRSX"
+        assert hand.fetch("a", "bob") == []
+        hand.publish("a.x")
+        stale = hand.one("a", "ann")
+        hand.wait(11)
+        fresh = hand.one("a", "bob")
+        assert hand.confirm(stale).state is None
+        assert hand.confirm(fresh).state is S
 
     # ── 2: a message's state ────────────────────────────────────────────────────────────────
 
@@ -908,7 +923,7 @@ class StoreTests:
         self, hand: Hand, restart: Callable[[], None]
     ) -> None:
         policy = Policy(
-            lease_us=7,
+            lease_us=7_000,
             retries=9,
             complete="per_topic",
             order="key",
@@ -1269,7 +1284,7 @@ class StoreTests:
         before = everything()
         restart()
         assert everything() == before
-        assert hand.fetch("a", "bob")[0].id == ids[0], "and bob may still not have what he refused"
+        assert hand.one("a", "bob").id == ids[1], "and bob may still not have what he refused"
 
     # ── 17: what is kept, and for how long ──────────────────────────────────────────────────
 
