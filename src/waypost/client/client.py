@@ -17,7 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -147,7 +155,7 @@ class Client:
         self,
         messages: Iterable[NewMessage | Mapping[str, Any]] | AsyncIterable[NewMessage | Mapping[str, Any]],
         batch: int = BATCH_MESSAGES,
-    ) -> AsyncIterator[list[Published]]:
+    ) -> AsyncGenerator[list[Published], None]:
         """Any number of messages, in batches that are each all or none; gives each batch's results."""
         lines: list[bytes] = []
         size = 0
@@ -320,7 +328,7 @@ class Client:
         """The whole document, with its journey."""
         return document(await self._get(path("v1", "messages", id)))
 
-    async def search(self, filter: str) -> AsyncIterator[dict[str, Any]]:
+    async def search(self, filter: str) -> AsyncGenerator[dict[str, Any], None]:
         """The deliveries that a filter selects, in log order: `queue=orders state=E since=10:00`."""
         after: int | None = None
         while True:
@@ -339,7 +347,7 @@ class Client:
         follow: bool = False,
         topic: str | None = None,
         queue: str | None = None,
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Events from offset `start` on. `follow` goes on for ever, also over a broker's restarts: none is
         skipped, none comes twice."""
         tries = 0

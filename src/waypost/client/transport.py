@@ -90,7 +90,8 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
     except msgspec.DecodeError:
         refused = not_ours(status)
     else:
-        kind = _BY_CODE.get(problem.code, Refused)
+        # What is malformed has a word of its own for each thing; the class is one.
+        kind = _BY_CODE.get(problem.code, RequestInvalid if status == 400 else Refused)
         refused = kind.__new__(kind)
         Refused.__init__(refused, problem.detail or problem.title, problem.hint)
         refused.status, refused.code, refused.title = status, problem.code, problem.title
