@@ -38,7 +38,7 @@ from .commands import (
 from .committer import Committer, Done
 from .errors import Busy, QueueNotFound, Refused, StoreBroken
 from .filters import Filter
-from .instants import SECOND, Clock, SteadyClock
+from .instants import SECOND
 from .message import payload_hash
 from .store import Applied, Event, Store
 
@@ -67,13 +67,12 @@ class Broker:
         self,
         store: Store,
         *,
-        clock: Clock | None = None,
         on_broken: Callable[[StoreBroken], None],
         reap_every_seconds: float = 60.0,
         **limits: int,
     ) -> None:
         self.store = store
-        self.clock = clock or SteadyClock()
+        self.clock = store.clock
         self._loop = asyncio.get_running_loop()
         self.committer = Committer(store, on_applied=self._applied, on_broken=on_broken, **limits)
         self._threads = ThreadPoolExecutor(2, "payload")

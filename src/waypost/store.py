@@ -20,6 +20,7 @@ import msgspec
 from .commands import Command, Job, Staged
 from .delivery import State
 from .filters import Filter
+from .instants import Clock
 from .message import Envelope
 from .policy import Policy
 
@@ -123,6 +124,8 @@ class Store(Protocol):
     inline_bytes: int
     #: True where `apply` must never run in the event loop's thread
     threaded: bool
+    #: what its instants come from
+    clock: Clock
     #: how long the last sync took
     sync_seconds: float
 

@@ -19,7 +19,6 @@ from waypost.http.limits import Limits
 from waypost.http.problem import Problem
 from waypost.http.routes import Route, Routes
 from waypost.http.server import Server
-from waypost.instants import Clock
 from waypost.store import Store
 
 log = logging.getLogger("waypost")
@@ -66,11 +65,10 @@ async def run(
     limits: Limits | None = None,
     authorize: Callable[[Head], Problem | None] | None = None,
     rows: Iterable[Route] = (),
-    clock: Clock | None = None,
     on_broken: Callable[[StoreBroken], None] = exit_at_once,
 ) -> Serving:
     """Serve a store; `rows` are those of other edges. Raises OSError when the address cannot be had."""
-    broker = Broker(store, clock=clock, on_broken=on_broken)
+    broker = Broker(store, on_broken=on_broken)
     table = Routes(
         [
             *operations.rows(broker, lambda: server, lambda: table),

@@ -181,7 +181,7 @@ class MemoryStore:
         infer_types: bool = True,
         log_keep_us: int = DEFAULT.keep_us,
     ) -> None:
-        self._clock = clock or SteadyClock()
+        self.clock = clock or SteadyClock()
         self._draw = entropy or system_entropy()
         self._infer_types = infer_types
         self._log_keep_us = log_keep_us
@@ -215,7 +215,7 @@ class MemoryStore:
     # ── commands ────────────────────────────────────────────────────────────────────────────
 
     def apply(self, commands: Sequence[Command]) -> Applied:
-        self._now = max(self._now, self._clock())
+        self._now = max(self._now, self.clock())
         self._touched.clear()
         results: list[Any] = []
         for command in commands:
@@ -592,11 +592,14 @@ class MemoryStore:
         return False
 
     def _outlived(self, message: _Message) -> bool:
-        """Everything about it has ended, none of it as a dead letter, for longer than its queues keep."""
+        """Everything about it has ended, none of it as a dead letter that could be redriven, for longer than its
+        queues keep."""
         if not message.slots:
             return message.created_at + DEFAULT.keep_us <= self._now
         return all(
-            slot.state in ENDED and slot.state not in DEAD and slot.since_at + slot.queue.policy.keep_us <= self._now
+            slot.state in ENDED
+            and (slot.state not in DEAD or slot.queue.deleted)
+            and slot.since_at + slot.queue.policy.keep_us <= self._now
             for slot in message.slots
         )
 

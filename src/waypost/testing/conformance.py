@@ -286,7 +286,7 @@ class StoreTests:
     def test_each_slot_has_its_own_lease_and_attempts(self, hand: Hand) -> None:
         hand.declare("a", complete=2, lease_us=10 * SECOND)
         id = hand.publish("a.x").id
-        ann = hand.one("a", "ann")
+        hand.one("a", "ann")
         hand.wait(6)
         bob = hand.one("a", "bob")
         hand.wait(6)

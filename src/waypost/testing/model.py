@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import msgspec
@@ -393,9 +394,9 @@ class Walk(RuleBasedStateMachine):
         before = {name: self.model.ready(name) or 0 for name in QUEUES}
         expected = self.model.apply([copy.deepcopy(command) for command in commands])
         applied = self.store.apply([_staged(copy.deepcopy(command), self.store) for command in commands])
-        assert shown(applied.results, self.store) == shown(expected.results, self.model)
-        assert applied.due_at == expected.due_at
-        assert applied.working == expected.working
+        same("results", shown(applied.results, self.store), shown(expected.results, self.model))
+        same("due_at", applied.due_at, expected.due_at)
+        same("working", applied.working, expected.working)
         self.compare_ready(applied, before)
         for command, result in zip(commands, expected.results, strict=True):
             event(f"{type(command).__name__}: {type(result).__name__}")
@@ -416,37 +417,37 @@ class Walk(RuleBasedStateMachine):
                 assert applied.ready.get(name, 0) >= now - before[name], f"{name} became ready in silence"
 
     def compare(self) -> None:
-        assert self.store.bounds() == self.model.bounds()
+        same("bounds", self.store.bounds(), self.model.bounds())
         oldest, head = self.model.bounds()
         lo = max(self.seen + 1, oldest)
         fresh = self.model.events(lo, head) if lo <= head else []
-        assert (self.store.events(lo, head) if lo <= head else []) == fresh
+        same("events", self.store.events(lo, head) if lo <= head else [], fresh)
         self.seen = head
         self.compare_messages(dict.fromkeys(one.message_id for one in fresh))
-        assert self.store.queues() == self.model.queues()
+        same("queues", self.store.queues(), self.model.queues())
         for name in QUEUES:
-            assert self.store.ready(name) == self.model.ready(name)
-        assert list(listing(self.store, Filter(), 3)) == list(listing(self.model, Filter()))
+            same(f"ready({name})", self.store.ready(name), self.model.ready(name))
+        same("find()", list(listing(self.store, Filter(), 3)), list(listing(self.model, Filter())))
 
-    def compare_messages(self, ids: Sequence[str] | dict[str, None]) -> None:
-        for id in ids:
+    def compare_messages(self, ids: Iterable[str]) -> None:
+        for id in list(ids):
             if id not in self.ids:
                 self.ids.append(id)
-            assert self.store.message(id) == self.model.message(id)
-            assert body_of(self.store, id) == body_of(self.model, id)
+            same(f"message({id})", self.store.message(id), self.model.message(id))
+            same(f"body({id})", body_of(self.store, id), body_of(self.model, id))
 
     def compare_everything(self) -> None:
         self.seen = 0
         self.compare()
         self.compare_messages(self.ids)
         for at in (0, self.clock.now - 5 * SECOND, self.clock.now, self.clock.now + 1):
-            assert self.store.offset_at(at) == self.model.offset_at(at)
-        for number in range(1, 30):
-            assert self.store.job(str(number)) == self.model.job(str(number))
+            same(f"offset_at({at})", self.store.offset_at(at), self.model.offset_at(at))
+        for number in map(str, range(1, 30)):
+            same(f"job({number})", self.store.job(number), self.model.job(number))
         for state in State:
             filter = Filter(states=frozenset({state}))
-            assert list(listing(self.store, filter, 2)) == list(listing(self.model, filter))
-        assert self.store.apply([]).due_at == self.model.apply([]).due_at
+            same(f"find({state})", list(listing(self.store, filter, 2)), list(listing(self.model, filter)))
+        same("due_at", self.store.apply([]).due_at, self.model.apply([]).due_at)
 
     def teardown(self) -> None:
         try:
@@ -455,6 +456,18 @@ class Walk(RuleBasedStateMachine):
         finally:
             self.store.close()
             self.place.remove()
+
+
+def same(what: str, got: Any, expected: Any) -> None:
+    """As an assertion that shows the first thing that differs, not two long lists."""
+    if got == expected:
+        return
+    if isinstance(got, list) and isinstance(expected, list):
+        for number, (one, other) in enumerate(zip_longest(got, expected)):
+            if one != other:
+                what, got, expected = f"{what}[{number}]", one, other
+                break
+    raise AssertionError(f"{what}\n  store:  {got}\n  memory: {expected}")
 
 
 def machine(home: Callable[[], Home], profile: settings = PROFILE) -> type[RuleBasedStateMachine]:

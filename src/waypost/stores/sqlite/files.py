@@ -81,7 +81,14 @@ def connect(path: Path, synchronous: str = "full") -> apsw.Connection:
     return connection
 
 
-def open_file(path: Path, *, now: int, synchronous: str = "full", migrations: Migrations | None = None) -> apsw.Connection:
+def open_file(
+    path: Path,
+    *,
+    now: int,
+    synchronous: str = "full",
+    pregrown_bytes: int = PREGROWN_BYTES,
+    migrations: Migrations | None = None,
+) -> apsw.Connection:
     """The writing connection, ready to serve. The caller holds the lock."""
     _check_library()
     try:
@@ -91,7 +98,8 @@ def open_file(path: Path, *, now: int, synchronous: str = "full", migrations: Mi
             raise StoreUnusable(f"{path} cannot have a write-ahead log ({mode}): is it on a network file system?")
         _check_version(connection, path, now, migrations or {})
         _checkpoint(connection, path)
-        _pregrow(connection)
+        if pregrown_bytes:
+            _pregrow(connection, pregrown_bytes)
     except apsw.NotADBError as error:
         raise StoreUnusable(f"{path} is not a SQLite file") from error
     except (apsw.CorruptError, apsw.IOError) as error:
@@ -165,10 +173,10 @@ def _checkpoint(connection: apsw.Connection, path: Path) -> None:
             time.sleep(0.05)
 
 
-def _pregrow(connection: apsw.Connection) -> None:
+def _pregrow(connection: apsw.Connection, size: int) -> None:
     connection.execute("create table pregrown (filling)")
     with connection:
-        connection.execute("insert into pregrown values (zeroblob(?))", (PREGROWN_BYTES,))
+        connection.execute("insert into pregrown values (zeroblob(?))", (size,))
     connection.execute("drop table pregrown")
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
 

@@ -100,9 +100,11 @@ class Reaper:
         if any(place not in places for place in unpack_route(group[0][7])):
             return False
         for _, destination, _, state, since_at, *_ in group:
-            if STATE[state] is not X and (STATE[state] not in ENDED or STATE[state] in DEAD):
-                return False
             queue = self._names.by_number.get(destination)
+            if STATE[state] is not X and STATE[state] not in ENDED:
+                return False
+            if STATE[state] in DEAD and queue is not None and not queue.deleted:
+                return False
             keep_us = DEFAULT.keep_us if queue is None else queue.policy.keep_us
             if since_at + keep_us > self._ledger.now:
                 return False

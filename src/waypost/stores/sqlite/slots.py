@@ -292,13 +292,15 @@ class Ledger:
     def reorder(self, queue: Destination) -> None:
         """After a change of `order`: its open deliveries are laid out anew, in one go."""
         number = queue.number
-        self._db.execute("delete from keyed where destination = ?", (number,))
         rows = self._db.execute(
-            "select r.sequence, r.slot, 3, null, r.known from ready r where r.destination = ?1 and not r.known"
+            "select sequence, slot, 3, null, 0 from ready where destination = ?1 and not known"
+            " union select sequence, slot, 3, null, 0 from keyed k where destination = ?1 and not exists"
+            " (select 1 from deliveries d where (d.sequence, d.destination, d.slot) = (k.sequence, ?1, k.slot))"
             " union select sequence, slot, state, due_at, 1 from deliveries"
             " where destination = ?1 and state in (3, 4, 7)",
             (number,),
         ).fetchall()
+        self._db.execute("delete from keyed where destination = ?", (number,))
         self._db.execute("delete from ready where destination = ?", (number,))
         queue.ready = 0
         queue.marks.clear()

@@ -169,10 +169,11 @@ class SqliteStore:
         synchronous: str = "full",
         disk_mark_bytes: int = MARK_BYTES,
         ballast_bytes: int = BALLAST_BYTES,
+        pregrown_bytes: int = files.PREGROWN_BYTES,
         migrations: files.Migrations | None = None,
     ) -> None:
         self.path = Path(path)
-        self._clock = clock or SteadyClock()
+        self.clock = clock or SteadyClock()
         self._draw = entropy or system_entropy()
         self._infer_types = infer_types
         self.sync_seconds = 0.0
@@ -181,7 +182,7 @@ class SqliteStore:
         self._lock = files.Lock(self.path)
         try:
             self._db: Db = files.open_file(
-                self.path, now=self._clock(), synchronous=synchronous, migrations=migrations
+                self.path, now=self.clock(), synchronous=synchronous, pregrown_bytes=pregrown_bytes, migrations=migrations
             )
             self._names = Names(self._db)
             self._bodies = Bodies(self.path.parent / "bodies", self._is_body)
@@ -244,14 +245,24 @@ class SqliteStore:
         if self._broken is not None:
             raise StoreBroken(f"checkpoint of {self.path} failed: {self._broken}") from self._broken
         try:
-            return self._transaction(commands)
+            applied = self._transaction(commands)
         except (StoreBroken, *_FATAL) as error:
             raise StoreBroken(f"{self.path}: {error}") from error
         except Exception as error:
             self._roll_back()
-            if len(commands) == 1:
-                return self._applied([self._failure(error)])
-        return self._one_by_one(commands)
+            if len(commands) > 1:
+                return self._one_by_one(commands)
+            return self._applied([self._failure(error)])
+        # It is committed: from here on nothing may lead to a second run.
+        self._tidy()
+        return applied
+
+    def _tidy(self) -> None:
+        try:
+            self._checkpoints.after_commit(self._db, self._wal_pages)
+            self._bodies.remove(self._reaper.take_files())
+        except (apsw.Error, OSError) as error:
+            raise StoreBroken(f"{self.path}: {error}") from error
 
     def _one_by_one(self, commands: Sequence[Command]) -> Applied:
         """One bad command never fails its neighbours."""
@@ -289,7 +300,7 @@ class SqliteStore:
 
     def _transaction(self, commands: Sequence[Command]) -> Applied:
         ledger = self._ledger
-        ledger.now = max(ledger.now, self._clock())
+        ledger.now = max(ledger.now, self.clock())
         ledger.touched.clear()
         ledger.roused.clear()
         self._db.execute("begin immediate")
@@ -304,8 +315,7 @@ class SqliteStore:
             start = end
         self._flush()
         self._save_counts()
-        if ledger.head != self._written_head:
-            self._db.execute('update head set "offset" = ?, at = ?', (ledger.head, ledger.now))
+        self._save_head()
         applied = self._applied(results)
         began = time.perf_counter()
         try:
@@ -313,9 +323,6 @@ class SqliteStore:
         except apsw.Error as error:
             raise StoreBroken(f"commit failed: {error}") from error
         self.sync_seconds = time.perf_counter() - began
-        self._written_head = ledger.head
-        self._checkpoints.after_commit(self._db, self._wal_pages)
-        self._bodies.remove(self._reaper.take_files())
         return applied
 
     def _run(self, kind: type, commands: Sequence[Command], results: list[Any]) -> None:
@@ -329,6 +336,7 @@ class SqliteStore:
             return
         if kind is not Publish and kind is not PublishMany:
             self._flush()
+            self._save_head()
         do = self._do[kind]
         for command in commands:
             try:
@@ -341,6 +349,11 @@ class SqliteStore:
         dues = [at for at in self._db.execute(_NEXT_DUE).get if at is not None]
         working = self._db.execute("select 1 from jobs where ended_at is null limit 1").get is not None
         return Applied(results, ready, min(dues, default=None), working)
+
+    def _save_head(self) -> None:
+        if self._ledger.head != self._written_head:
+            self._written_head = self._ledger.head
+            self._db.execute('update head set "offset" = ?, at = ?', (self._ledger.head, self._ledger.now))
 
     def _save_counts(self) -> None:
         touched = self._ledger.touched
@@ -396,11 +409,11 @@ class SqliteStore:
     def _publish(self, command: Publish) -> Published:
         if command.id is not None or command.idempotency_key is not None:
             self._check((command,))
-        return self._log_message(command, self._plan(command))
+        return self._log_message(command)
 
     def _publish_many(self, command: PublishMany) -> list[Published]:
         self._check(command.messages)
-        return [self._log_message(message, self._plan(message)) for message in command.messages]
+        return [self._log_message(message) for message in command.messages]
 
     def _check(self, messages: Iterable[Publish]) -> None:
         """Every message against what is there and what came before it in the request; raises for the first that
@@ -469,13 +482,6 @@ class SqliteStore:
     def _targets(self, command: Publish) -> tuple[str, ...]:
         return (command.queue,) if command.queue is not None else queues_of(command.envelope, self._infer_types)
 
-    def _plan(self, command: Publish) -> _Plan:
-        envelope = command.envelope
-        plan = self._plans.get((envelope.topics, envelope.object, command.queue))
-        if plan is None:
-            plan = self._make_plan(command)
-        return plan
-
     def _make_plan(self, command: Publish) -> _Plan:
         """Makes the queues that are missing. Plans of queues with limits are made each time, after a look at them."""
         self._check_room(command, {})
@@ -501,13 +507,14 @@ class SqliteStore:
             self._plans[command.envelope.topics, command.envelope.object, command.queue] = plan
         return plan
 
-    def _log_message(self, command: Publish, plan: _Plan) -> Published:
+    def _log_message(self, command: Publish) -> Published:
         if command.idempotency_key is not None or command.id is not None:
             known = self._first_answer(command)
             if known is not None:
                 return known
-        ledger = self._ledger
         envelope = command.envelope
+        plan = self._plans.get((envelope.topics, envelope.object, command.queue)) or self._make_plan(command)
+        ledger = self._ledger
         now = ledger.now
         sequence = ledger.head + 1
         ledger.head = sequence + plan.offsets
