@@ -54,10 +54,11 @@ class BadLine:
         self.instead: list[bytes] = []
         #: requests that reached the broker
         self.asked = 0
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: set[asyncio.Task[Any] | None] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
+        task = asyncio.current_task()
+        self._open.add(task)
         try:
             while request := await whole_request(reader):
                 if self.instead:
@@ -66,8 +67,10 @@ class BadLine:
                     return
         except OSError:
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()
         finally:
-            self._open.discard(writer)
+            self._open.discard(task)
             writer.close()
 
     async def _ask(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
@@ -89,8 +92,9 @@ class BadLine:
             to_broker.close()
 
     def cut(self) -> None:
-        for writer in self._open:
-            writer.transport.abort()
+        for task in self._open:
+            assert task is not None
+            task.cancel()
 
 
 async def whole_request(reader: asyncio.StreamReader) -> bytes:
@@ -107,7 +111,6 @@ async def bad_line(port: int) -> AsyncIterator[tuple[BadLine, str]]:
     line = BadLine(port)
     async with await asyncio.start_server(line.serve, "127.0.0.1", 0) as server:
         yield line, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        server.close()
         line.cut()
 
 
