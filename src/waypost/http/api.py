@@ -25,11 +25,12 @@ from waypost.http.payload import read_payload
 from waypost.http.publishing import FAILURES
 from waypost.http.refusals import failure, guarded, guarded_task, refuse
 from waypost.http.routes import Content, Failure, Parameter, Route
-from waypost.http.schemas import ARROW, COUNT, FLAG, JSON, NAME, NDJSON, TEXT, ref
+from waypost.http.schemas import ARROW, COUNT, FLAG, ID, JSON, NAME, NDJSON, lines, ref
 from waypost.http.wire import Request
 from waypost.names import check_name, check_own_id
 from waypost.policy import Policy, parse_policy
 from waypost.wire import (
+    MOST_MESSAGES,
     TooManyMessages,
     body_json,
     delivery_json,
@@ -49,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 _anything: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 _QUEUE = Parameter("name", "path", "the queue", NAME)
-_ID = Parameter("id", "path", "the message's id", {"type": "string", "pattern": "^[a-z0-9-]{1,50}$"})
+_ID = Parameter("id", "path", "the message's id", ID)
 _WRONG = Failure(400, "REQUEST_INVALID", "and other words that name what is malformed")
 
 
@@ -172,7 +173,10 @@ def _message_rows(broker: Broker) -> list[Route]:
             cacheable=True,
             tag="messages",
             summary="Publish up to 10,000 messages, all or none",
-            request=Content("a `NewMessage` in JSON a line", {NDJSON: TEXT}),
+            request=Content(
+                "a message in JSON a line",
+                {NDJSON: lines("NewMessage") | {"minItems": 1, "maxItems": MOST_MESSAGES}},
+            ),
             responses={201: Content("stored, in the order of the lines", {JSON: ref("PublishedMany")})},
             failures=(
                 _WRONG,

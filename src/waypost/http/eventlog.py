@@ -22,7 +22,7 @@ from waypost.http.head import Head
 from waypost.http.payload import read_payload
 from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Failure, Parameter, Route
-from waypost.http.schemas import ARROW, COUNT, FLAG, NAME, NDJSON, TEXT
+from waypost.http.schemas import ARROW, COUNT, FLAG, NAME, NDJSON, TEXT, TOPIC, lines
 from waypost.http.wire import Request
 from waypost.instants import parse_instant
 from waypost.names import check_name
@@ -127,8 +127,8 @@ def rows(broker: Broker) -> list[Route]:
             parameters=(*more, *parameters),
             responses={
                 200: Content(
-                    "a line of JSON for each event (`Event`)",
-                    {NDJSON: TEXT},
+                    "a line of JSON for each event",
+                    {NDJSON: lines("Event")},
                     {"Waypost-Head": "the last offset", "Waypost-Oldest": "the first that is kept"},
                 )
             },
@@ -141,7 +141,11 @@ def rows(broker: Broker) -> list[Route]:
 
     return [
         row("/log", "Read or follow the event log", queue),
-        row("/log/{topic}", "L events with this topic", Parameter("topic", "path", "`fruit.*` is a prefix")),
+        row(
+            "/log/{topic}",
+            "L events with this topic",
+            Parameter("topic", "path", "`fruit.*` is a prefix", TOPIC),
+        ),
     ]
 
 

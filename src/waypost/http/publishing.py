@@ -23,7 +23,7 @@ from waypost.http.given import check_query, flag, said, whole
 from waypost.http.head import Head
 from waypost.http.refusals import failure, refuse
 from waypost.http.routes import Parameter
-from waypost.http.schemas import INSTANT, SPAN
+from waypost.http.schemas import ID, INSTANT, KEY, PRINTABLE, PRIORITY, PRODUCER, SPAN, TOPIC
 from waypost.http.wire import Request
 from waypost.instants import parse_span
 from waypost.message import Envelope
@@ -45,28 +45,20 @@ META = "waypost-meta-"
 
 #: of every request that publishes one message
 PARAMETERS = (
-    Parameter("key", "query", "names one business thing, with the object; or Waypost-Key"),
+    Parameter("key", "query", "names one business thing, with the object; or Waypost-Key", KEY),
     Parameter("timestamp", "query", "when the data arose; or Waypost-Timestamp", INSTANT),
     Parameter("sent", "query", "when the producer began to send; or Waypost-Sent", INSTANT),
     Parameter("delay", "query", "not to be fetched before this has passed; or Waypost-Delay", SPAN),
     Parameter("ttl", "query", "not to be fetched after this has passed; or Waypost-Ttl", SPAN),
-    Parameter(
-        "priority",
-        "query",
-        "0 first, 9 last; or Waypost-Priority",
-        {"type": "integer", "minimum": 0, "maximum": 9},
-    ),
-    Parameter("producer", "query", "who sends it; or Waypost-Producer"),
+    Parameter("priority", "query", "0 first, 9 last; or Waypost-Priority", PRIORITY),
+    Parameter("producer", "query", "who sends it; or Waypost-Producer", PRODUCER),
     Parameter("force", "query", "skip unchanged detection; or Waypost-Force", {"type": "boolean"}),
-    Parameter("idempotencyKey", "query", "or Idempotency-Key: a repeat within 24 h changes nothing"),
     Parameter(
-        "X-Message-Id",
-        "header",
-        "the producer's own id",
-        {"type": "string", "pattern": "^[a-z0-9-]{1,50}$"},
+        "idempotencyKey", "query", "or Idempotency-Key: a repeat within 24 h changes nothing", PRINTABLE
     ),
+    Parameter("X-Message-Id", "header", "the producer's own id", ID),
 )
-TOPICS = Parameter("topics", "query", "further topics, separated by commas; or Waypost-Topics")
+TOPICS = Parameter("topics", "query", "further topics, separated by commas; or Waypost-Topics", TOPIC)
 
 FAILURES = (
     failure(IdTaken),

@@ -19,7 +19,7 @@ from waypost.http.given import check_query, said
 from waypost.http.publishing import FAILURES, PARAMETERS, TOPICS, answer_with_state, publisher
 from waypost.http.refusals import failure, guarded, refuse
 from waypost.http.routes import Content, Failure, Parameter, Route
-from waypost.http.schemas import JSON, NAME, SPAN, ref
+from waypost.http.schemas import JSON, LEASE, NAME, TOPIC, ref
 from waypost.http.wire import Request
 from waypost.instants import parse_span
 from waypost.names import check_name
@@ -29,7 +29,7 @@ from waypost.wire import extended_text, read_json, settled_text
 MOST_RECEIPTS = 10_000
 LONGEST_REASON_BYTES = 8_192
 
-_TOPIC = Parameter("topic", "path", "a dotted name; its root names a queue")
+_TOPIC = Parameter("topic", "path", "a dotted name; its root names a queue", TOPIC)
 _NAME = Parameter("name", "path", "the queue", NAME)
 _CONSUMER = Parameter("consumer", "query", "who fetches or confirms; or Waypost-Consumer", NAME)
 _WRONG = Failure(400, "REQUEST_INVALID", "and other words that name what is malformed")
@@ -181,13 +181,13 @@ def rows(broker: Broker) -> list[Route]:
                     "how long to wait for a message, at most 60 s",
                     {"type": "number", "minimum": 0, "maximum": 60},
                 ),
-                Parameter("topic", "query", "only messages with this topic; `fruit.*` is a prefix"),
-                Parameter("lease", "query", "how long it is kept from others; else the queue's", SPAN),
+                Parameter("topic", "query", "only messages with this topic; `fruit.*` is a prefix", TOPIC),
+                Parameter("lease", "query", "how long it is kept from others; else the queue's", LEASE),
             ),
             responses={
                 200: Content(
                     'the message with its type; with n, {"messages":[…]}',
-                    {"*/*": {}},
+                    {JSON: {"anyOf": [ref("FetchedMany"), {}]}, "*/*": {}},
                     {
                         "X-Message-Id": "its id",
                         "Waypost-Receipt": "confirms this fetch",

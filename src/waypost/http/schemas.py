@@ -28,9 +28,26 @@ SPAN: Schema = {
         {"type": "string", "pattern": "^[0-9]{1,9}(\\.[0-9]{1,6})?(ms|s|m)?$"},
     ]
 }
+LEASE: Schema = {
+    "anyOf": [
+        {"type": "number", "minimum": 0.001, "maximum": 43_200},
+        {"type": "string", "pattern": "^[1-9][0-9]{0,2}(ms|s|m)?$"},
+    ]
+}
 NAME: Schema = {"type": "string", "pattern": "^[a-z0-9][a-z0-9_.-]{0,199}$"}
 LETTER: Schema = {"type": "string", "pattern": "^[LUQFSKREINOTCX]$"}
+#: limits are in bytes, which JSON Schema cannot say: so many characters fit in any script
+TOPIC: Schema = {
+    "type": "string",
+    "pattern": r"^[a-z0-9][a-z0-9_-]*(\.[^,*#\x00-\x1f\x7f-\xa0]*)?$",
+    "maxLength": 60,
+}
 TOPICS: Schema = {"type": "array", "items": TEXT}
+ID: Schema = {"type": "string", "pattern": "^[a-z0-9-]{1,50}$"}
+PRIORITY: Schema = {"type": "integer", "minimum": 0, "maximum": 9}
+KEY: Schema = {"type": "string", "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$", "minLength": 1, "maxLength": 250}
+PRODUCER: Schema = KEY | {"maxLength": 50}
+PRINTABLE: Schema = {"type": "string", "pattern": "^[ -~]+$", "minLength": 1, "maxLength": 255}
 
 
 def ref(name: str) -> Schema:
@@ -52,23 +69,29 @@ def given(properties: dict[str, Schema], required: tuple[str, ...] = ()) -> Sche
     return record(properties, tuple(name for name in properties if name not in required))
 
 
+def lines(item: str) -> Schema:
+    """Newline JSON: modelled as the array of its lines."""
+    return {"type": "array", "items": ref(item)}
+
+
 def results(item: str) -> Schema:
     return record({"results": {"type": "array", "items": ref(item)}})
 
 
+_LIMIT: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": 2**62 - 1}
 _POLICY: dict[str, Schema] = {
-    "lease": SPAN,
+    "lease": LEASE,
     "retries": {"type": "integer", "minimum": 1, "maximum": 9},
     "complete": {
-        "anyOf": [{"enum": ["any", "all", "per_topic"]}, {"type": "integer", "minimum": 0, "maximum": 100}]
+        "anyOf": [{"enum": ["any", "per_topic"]}, {"type": "integer", "minimum": 0, "maximum": 100}]
     },
     "order": {"enum": ["fifo", "key"]},
-    "latestOnly": FLAG,
+    "latestOnly": {"const": False},
     "kick": FLAG,
     "ttl": {"anyOf": [{"type": "null"}, SPAN]},
     "backoff": given({"base": SPAN, "cap": SPAN}),
-    "maxMessages": {"type": ["integer", "null"], "minimum": 1},
-    "maxBytes": {"type": ["integer", "null"], "minimum": 1},
+    "maxMessages": _LIMIT,
+    "maxBytes": _LIMIT,
     "keep": SPAN,
     "dead": {"anyOf": [{"type": "null"}, NAME]},
     "paused": FLAG,
@@ -103,33 +126,39 @@ _RECEIPTS: dict[str, Schema] = {
     "receipts": {"type": "array", "items": TEXT, "minItems": 1, "maxItems": 10_000},
     "receipt": TEXT,
 }
+_ONE_OR_MANY: Schema = {"oneOf": [{"required": ["receipts"]}, {"required": ["receipt"]}]}
 
 SCHEMAS: dict[str, Schema] = {
     "Published": record({"id": TEXT, "state": LETTER, "sameAs": TEXT}, ("sameAs",)),
     "PublishedMany": results("Published"),
     "NewMessage": given(
         {
-            "topics": TOPICS,
+            "topics": {"type": "array", "items": TOPIC, "maxItems": 100},
             "object": NAME,
             "queue": NAME,
-            "key": TEXT,
-            "mimeType": TEXT,
+            "key": KEY,
+            "mimeType": PRINTABLE,
             "timestamp": INSTANT,
             "sent": INSTANT,
             "delay": SPAN,
             "ttl": SPAN,
-            "priority": {"type": "integer", "minimum": 0, "maximum": 9},
+            "priority": PRIORITY,
             "body": TEXT,
-            "bodyBase64": TEXT,
-            "id": {"type": "string", "pattern": "^[a-z0-9-]{1,50}$"},
-            "producer": TEXT,
+            "bodyBase64": {"type": "string", "pattern": "^([A-Za-z0-9+/]{4})*$", "contentEncoding": "base64"},
+            "id": ID,
+            "producer": PRODUCER,
             "force": FLAG,
-            "idempotencyKey": TEXT,
-            "meta": _META,
-            "encoding": TEXT,
+            "idempotencyKey": PRINTABLE,
+            "meta": {
+                "type": "object",
+                "propertyNames": {"pattern": "^[a-z0-9][a-z0-9_.-]{0,99}$"},
+                "additionalProperties": TEXT,
+            },
+            "encoding": PRINTABLE,
             "traceparent": TEXT,
         }
-    ),
+    )
+    | {"oneOf": [{"required": ["body"]}, {"required": ["bodyBase64"]}]},
     "FetchedMany": record(
         {
             "messages": {
@@ -158,12 +187,13 @@ SCHEMAS: dict[str, Schema] = {
             "reason": MAYBE_TEXT,
             "delay": {"anyOf": [{"type": "null"}, SPAN]},
         }
-    ),
+    )
+    | _ONE_OR_MANY,
     "Settled": record(
         {"receipt": TEXT, "id": TEXT, "state": LETTER, "stale": FLAG}, ("id", "state", "stale")
     ),
     "SettledMany": results("Settled"),
-    "Extend": given({**_RECEIPTS, "lease": {"anyOf": [{"type": "null"}, SPAN]}}),
+    "Extend": given({**_RECEIPTS, "lease": {"anyOf": [{"type": "null"}, LEASE]}}) | _ONE_OR_MANY,
     "Extended": record({"receipt": TEXT, "until": INSTANT, "stale": FLAG}, ("until", "stale")),
     "ExtendedMany": results("Extended"),
     "Event": record(

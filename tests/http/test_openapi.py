@@ -1,0 +1,180 @@
+"""/v1/openapi.json tells the truth: requests made from it are answered as it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.http.brokers import BrokerInThread
+from waypost.http.schemas import NDJSON, SCHEMAS
+from waypost.stores.memory import MemoryStore
+
+#: generated requests for each operation, well-formed and malformed; all in all below 500
+EXAMPLES = {GenerationMode.POSITIVE: 10, GenerationMode.NEGATIVE: 6}
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+#: these keep an answer open on purpose
+OPEN_ENDED = ("follow", "wait")
+
+OPERATIONS = [
+    "GET /health/live",
+    "GET /health/ready",
+    "GET /metrics",
+    "GET /v1/stats",
+    "GET /v1/openapi.json",
+    "POST /in/{topic}",
+    "POST /in/{object}/{topic}",
+    "GET /queue/{name}",
+    "POST /queue/{name}/confirm",
+    "POST /queue/{name}/extend",
+    "GET /log",
+    "GET /log/{topic}",
+    "POST /v1/messages",
+    "GET /v1/messages",
+    "GET /v1/messages/{id}",
+    "GET /v1/messages/{id}/payload",
+    "GET /v1/queues",
+    "GET /v1/queues/{name}",
+    "PUT /v1/queues/{name}",
+    "DELETE /v1/queues/{name}",
+    "POST /v1/queues/{name}/purge",
+    "POST /v1/redrive",
+    "POST /v1/cancel",
+    "GET /v1/jobs/{id}",
+    "GET /{queue}",
+    "PUT /{queue}",
+    "DELETE /{queue}",
+    "POST /{queue}/messages",
+    "GET /{queue}/messages",
+    "DELETE /{queue}/messages/{id}",
+]
+
+
+#: what the broker knows, so that not every request asks for nothing
+KNOWN: dict[str, dict[str, Any]] = {
+    "GET /queue/{name}": {"path_parameters": {"name": "fruit"}},
+    "POST /queue/{name}/confirm": {"path_parameters": {"name": "fruit"}},
+    "POST /queue/{name}/extend": {"path_parameters": {"name": "fruit"}},
+    "GET /v1/messages/{id}": {"path_parameters": {"id": "known-1"}},
+    "GET /v1/messages/{id}/payload": {"path_parameters": {"id": "known-1"}},
+    "GET /v1/queues/{name}": {"path_parameters": {"name": "fruit"}},
+    "POST /v1/queues/{name}/purge": {"path_parameters": {"name": "empty"}},
+    "POST /v1/redrive": {"body": {"filter": "state=E"}},
+    "POST /v1/cancel": {"body": {"filter": "queue=empty", "dryRun": True}},
+    "GET /v1/jobs/{id}": {"path_parameters": {"id": "1"}},
+    "GET /{queue}": {"path_parameters": {"queue": "fruit"}},
+    "POST /{queue}/messages": {"path_parameters": {"queue": "fruit"}},
+    "GET /{queue}/messages": {"path_parameters": {"queue": "fruit"}},
+}
+#: those with a query or a body that can be malformed
+MALLEABLE = [
+    "POST /in/{topic}",
+    "POST /in/{object}/{topic}",
+    "GET /queue/{name}",
+    "POST /queue/{name}/confirm",
+    "POST /queue/{name}/extend",
+    "GET /log",
+    "GET /log/{topic}",
+    "POST /v1/messages",
+    "GET /v1/messages",
+    "GET /v1/messages/{id}",
+    "PUT /v1/queues/{name}",
+    "POST /v1/redrive",
+    "POST /v1/cancel",
+    "POST /{queue}/messages",
+]
+
+
+@schemathesis.serializer(NDJSON)
+def written_lines(context: Any, value: Any) -> bytes:
+    items = value if isinstance(value, list) else [value]
+    return "\n".join(json.dumps(item) for item in items).encode()
+
+
+@schemathesis.deserializer(NDJSON)
+def read_lines(context: Any, response: Any) -> list[Any]:
+    return [json.loads(line) for line in response.content.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def described() -> Iterator[BrokerInThread]:
+    with BrokerInThread(MemoryStore) as running:
+        for number in range(20):
+            running.publish("/in/fruit.apple", str(number))
+        running.publish("/in/fruit.apple", "{}", x_message_id="known-1")
+        running.ask("PUT", "/empty")
+        running.ask("POST", "/v1/queues/empty/purge")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def document(described: BrokerInThread) -> dict[str, Any]:
+    answer: dict[str, Any] = described.get("/v1/openapi.json")
+    return answer
+
+
+def test_every_route_is_described(document: dict[str, Any]) -> None:
+    described = [
+        f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods
+    ]
+    assert sorted(described) == sorted(OPERATIONS)
+
+
+def test_every_schema_is_there_and_used(document: dict[str, Any]) -> None:
+    text = str(document)
+    unused = {name for name in SCHEMAS if f"#/components/schemas/{name}'" not in text}
+    assert unused == set()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_requests_as_described_are_answered_as_described(
+    described: BrokerInThread, document: dict[str, Any], operation: str
+) -> None:
+    ask(described, document, operation, GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize("operation", MALLEABLE)
+def test_malformed_requests_are_answered_as_described(
+    described: BrokerInThread, document: dict[str, Any], operation: str
+) -> None:
+    ask(described, document, operation, GenerationMode.NEGATIVE)
+
+
+def ask(broker: BrokerInThread, document: dict[str, Any], operation: str, mode: GenerationMode) -> None:
+    method, path = operation.split(" ")
+    known = KNOWN.get(operation, {}) if mode is GenerationMode.POSITIVE else {}
+    described = schemathesis.openapi.from_dict(document)[path][method]
+    with requests.Session() as session:
+
+        @settings(
+            max_examples=EXAMPLES[mode],
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(described.as_strategy(generation_mode=mode, **known))
+        def asked(case: Any) -> None:
+            for name in OPEN_ENDED:
+                (case.query or {}).pop(name, None)
+            case.call_and_validate(base_url=broker.serving.url, session=session, checks=CHECKS)
+
+        asked()
