@@ -350,8 +350,10 @@ def test_a_server_that_is_no_broker_is_called_so() -> None:
 def test_a_broker_that_never_answers_is_given_up() -> None:
     async def run() -> None:
         async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read()
-            writer.close()
+            try:
+                await reader.read()
+            finally:
+                writer.close()
 
         async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent:
             url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"

@@ -300,7 +300,15 @@ class Client:
             for sign in (signal.SIGTERM, signal.SIGINT):
                 with suppress(ValueError, RuntimeError):
                     loop.remove_signal_handler(sign)
-            await self.close()
+
+    def run(self) -> None:
+        """`work`, for a program that does nothing else."""
+
+        async def work() -> None:
+            async with self:
+                await self.work()
+
+        asyncio.run(work())
 
     def stop(self) -> None:
         """Every worker finishes what it holds, and `work` returns. From the loop's thread."""

@@ -199,9 +199,9 @@ class Transport:
         return self._session
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
 
 class _Problem(msgspec.Struct):
