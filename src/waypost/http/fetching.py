@@ -129,28 +129,31 @@ def _many(messages: list[Fetched]) -> bytes:
     )
 
 
-_topics_text = lru_cache(maxsize=1_024)(lambda topics: header_text(",".join(topics)))
+@lru_cache(maxsize=1_024)
+def _alike(mime_type: str | None, topics: tuple[str, ...], object: str | None) -> str:
+    """The start of a response: what most messages of a queue have in common."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {mime_type or 'application/octet-stream'}\r\n"
+    if topics:
+        head += f"Waypost-Topics: {header_text(','.join(topics))}\r\n"
+    if object is not None:
+        head += f"Waypost-Object: {object}\r\n"
+    return head
 
 
 def one_message(message: Fetched) -> bytes:
     """The whole response. Types, encodings, objects and ids were checked when they came in."""
     envelope, body = message.envelope, message.body
     assert isinstance(body, bytes)
-    head = (
-        f"HTTP/1.1 200 OK\r\nContent-Type: {envelope.mime_type or 'application/octet-stream'}\r\n"
-        f"X-Message-Id: {message.id}\r\nWaypost-Receipt: {message.receipt}\r\n"
-        f"Waypost-Attempt: {message.attempt}\r\n"
-    )
-    if envelope.topics:
-        head += f"Waypost-Topics: {_topics_text(envelope.topics)}\r\n"
-    if envelope.object is not None:
-        head += f"Waypost-Object: {envelope.object}\r\n"
-    if envelope.key is not None:
-        head += f"Waypost-Key: {header_text(envelope.key)}\r\n"
+    more = "" if envelope.key is None else f"Waypost-Key: {header_text(envelope.key)}\r\n"
     if envelope.encoding is not None:
-        head += f"Content-Encoding: {envelope.encoding}\r\n"
+        more += f"Content-Encoding: {envelope.encoding}\r\n"
     for name, value in envelope.meta:
-        head += f"Waypost-Meta-{name}: {header_text(value)}\r\n"
+        more += f"Waypost-Meta-{name}: {header_text(value)}\r\n"
     if envelope.traceparent is not None:
-        head += f"traceparent: {envelope.traceparent}\r\n"
-    return b"%bContent-Length: %d\r\n\r\n%b" % (head.encode(), len(body), body)
+        more += f"traceparent: {envelope.traceparent}\r\n"
+    head = (
+        f"{_alike(envelope.mime_type, envelope.topics, envelope.object)}X-Message-Id: {message.id}\r\n"
+        f"Waypost-Receipt: {message.receipt}\r\nWaypost-Attempt: {message.attempt}\r\n{more}"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,8 +1,10 @@
 """Store, broker and server, wired together.
 
-serving = await run(store, port=0)
-…
-await serving.stop()            # answers what is under way, commits it, closes the store
+    serving = await run(store, port=0)
+    …
+    await serving.stop()
+
+To stop is to answer what is under way, commit it, and close the store.
 """
 
 from __future__ import annotations
