@@ -68,6 +68,7 @@ H = TypeVar("H", bound=Handler)
 #: of a batch that `publish_stream` sends; the broker takes up to 10,000 messages and 16 MiB
 BATCH_MESSAGES = 1_000
 BATCH_BYTES = 4 << 20
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Client:
@@ -278,28 +279,44 @@ class Client:
         return register
 
     async def work(self) -> None:
-        """Run every registered worker until SIGTERM, SIGINT or `stop`; a second signal ends at once."""
-        running = asyncio.gather(*(worker.run() for worker in self._workers))
+        """Run every registered worker until SIGTERM, SIGINT or `stop`; a second signal ends at once. A worker
+        that cannot go on stops the others, and its error is raised."""
         loop = asyncio.get_running_loop()
+        running = asyncio.gather(*map(self._run, self._workers), return_exceptions=True)
+        hurried = False
+
+        def hurry() -> None:
+            nonlocal hurried
+            hurried = True
+            running.cancel()
 
         def signalled() -> None:
-            for sign in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(sign, running.cancel)
+            for sign in _STOP_SIGNALS:
+                loop.add_signal_handler(sign, hurry)
             self.stop()
 
         # Only the main thread can listen to signals; in another, `stop` is the way.
         with suppress(ValueError, RuntimeError):
-            for sign in (signal.SIGTERM, signal.SIGINT):
+            for sign in _STOP_SIGNALS:
                 loop.add_signal_handler(sign, signalled)
         try:
-            await running
+            errors = [result for result in await running if isinstance(result, BaseException)]
         except asyncio.CancelledError:
-            if not running.cancelled():
+            if not hurried:
                 raise
+            errors = []
         finally:
-            for sign in (signal.SIGTERM, signal.SIGINT):
-                with suppress(ValueError, RuntimeError):
+            with suppress(ValueError, RuntimeError):
+                for sign in _STOP_SIGNALS:
                     loop.remove_signal_handler(sign)
+        if errors:
+            raise errors[0]
+
+    async def _run(self, worker: Worker) -> None:
+        try:
+            await worker.run()
+        finally:
+            self.stop()
 
     def run(self) -> None:
         """`work`, for a program that does nothing else."""
