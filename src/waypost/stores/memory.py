@@ -526,13 +526,13 @@ class MemoryStore:
         for message in sorted(self._messages.values(), key=lambda m: m.sequence):
             if not job.cursor < message.sequence <= job.until:
                 continue
-            if steps >= command.limit:
-                return True
             for slot in [slot for slot in message.slots if self._job_takes(job, slot)]:
                 self._take(slot, _job_step(job.kind, slot))
                 steps += 1
                 job.done += 1
             job.cursor = message.sequence
+            if steps >= command.limit:
+                return True
         job.ended_at = self._now
         return any(job.ended_at is None for job in self._jobs.values())
 
@@ -584,6 +584,11 @@ class MemoryStore:
         gone = self._now - self._log_keep_us
         while self._oldest <= len(self._log) and self._log[self._oldest - 1].at < gone:
             self._oldest += 1
+        self._fetches = {
+            offset: fetch
+            for offset, fetch in self._fetches.items()
+            if offset >= self._oldest or (fetch.slot.fetch is fetch and fetch.slot.state is F)
+        }
         for message in [m for m in self._messages.values() if m.body is None and m.last_offset < self._oldest]:
             self._forget(message)
         old = [key for key, kept in self._idempotency.items() if kept[2] + IDEMPOTENCY_KEPT_US <= self._now]

@@ -1315,6 +1315,30 @@ class StoreTests:
         assert hand.store.body(invalid) == b"body"
         assert len(hand.found(states=frozenset(DEAD))) == 1
 
+    def test_a_message_that_completed_at_once_is_forgotten_like_any_other(self, hand: Hand) -> None:
+        hand.declare("a", complete=0)
+        id = hand.publish("a.x").id
+        hand.clock.move(6 * DAY)
+        hand.reap()
+        assert hand.store.body(id) == b"body"
+        hand.clock.move(DAY + 1)
+        hand.reap()
+        assert hand.store.message(id) is None
+        assert hand.store.bounds() == (3, 2)
+
+    def test_a_message_of_more_slots_than_a_slice_is_forgotten_as_a_whole(self, hand: Hand) -> None:
+        hand.declare("a", complete=3, keep_us=0)
+        id = hand.publish("a.x", "b.x").id
+        for who in ("ann", "bob", "cem"):
+            hand.confirm(hand.one("a", who))
+        hand.clock.move(1)
+        hand.reap(limit=1)
+        assert hand.store.body(id) == b"body", "b still has it"
+        hand.confirm(hand.one("b"), queue="b")
+        hand.clock.move(8 * DAY)
+        hand.reap(limit=1)
+        assert hand.store.message(id) is None
+
     def test_a_message_stays_while_any_of_its_queues_keeps_it(self, hand: Hand) -> None:
         hand.declare("a", keep_us=0)
         hand.declare("b", keep_us=60 * SECOND)

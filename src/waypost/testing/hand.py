@@ -98,8 +98,8 @@ class Hand:
     def work(self, limit: int = 1_000) -> None:
         self._until_done(lambda: Work(limit))
 
-    def reap(self) -> None:
-        self._until_done(Reap)
+    def reap(self, limit: int = 1_000) -> None:
+        self._until_done(lambda: Reap(limit))
 
     def _until_done(self, command: Callable[[], Command]) -> None:
         for _ in range(_TURNS):

@@ -72,23 +72,23 @@ class Reaper:
 
     def _pass(self, limit: int) -> bool:
         keeps = [queue.policy.keep_us for queue in self._names.by_number.values()]
-        youngest = self._ledger.now - min([DEFAULT.keep_us, *keeps])
+        youngest = self._ledger.now - min([DEFAULT.keep_us, self._log_keep_us, *keeps])
         rows = self._db.execute(
             "select d.sequence, d.destination, d.slot, d.state, d.since_at, d.last, m.at, m.route, m.body is null, m.size"
             " from deliveries d cross join messages m on m.sequence = d.sequence"
-            " where d.sequence > ? order by d.sequence limit ?",
+            " where d.sequence > ?1 and d.sequence <= (select max(sequence) from"
+            " (select distinct sequence from deliveries where sequence > ?1 order by sequence limit ?2))"
+            " order by d.sequence",
             (self._after, limit),
         ).fetchall()
-        full = len(rows) == limit
         groups = [(sequence, list(group)) for sequence, group in groupby(rows, key=lambda row: row[0])]
-        if full and len(groups) > 1:
-            groups.pop()  # it may go on past the slice
+        full = len(groups) == limit
         oldest = self._reader.bounds()[0]
         for sequence, group in groups:
             if group[0][6] > youngest:
                 full = False
                 break
-            if self._outlived(group):
+            if group[0][8] or self._outlived(group):
                 self._reap(sequence, group, oldest)
             self._after = sequence
         if not full:

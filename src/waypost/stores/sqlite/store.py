@@ -95,7 +95,7 @@ from .bodies import Bodies
 from .checkpoints import Checkpoints
 from .disk import BALLAST_BYTES, MARK_BYTES, Disk
 from .names import Destination, Names, policy_text
-from .reading import Reader
+from .reading import SEARCH_WINDOW, Reader
 from .reaping import Reaper
 from .rows import (
     ENVELOPE_COLUMNS,
@@ -1042,18 +1042,18 @@ class SqliteStore:
             return False
         number, kind, filter, destination, until, newest, after = row
         chosen = filter_of(filter)
-        found, following = self._own_reader.search(chosen, after, command.limit)
-        done = 0
-        for queue_number, info in found:
-            if info.sequence > until:
-                following = None
-                break
-            if (queue_number <= newest) if destination is None else (queue_number == destination):
-                done += self._work_on(JobKind(kind), self._ledger.slot(info.sequence, queue_number, info.slot))
-        ended_at = self._ledger.now if following is None or following >= until else None
+        began, done = after, 0
+        while done < command.limit and after < until and after < began + SEARCH_WINDOW:
+            found, following = self._own_reader.search(chosen, after, command.limit - done)
+            for queue_number, info in found:
+                if info.sequence <= until and queue_number <= newest and destination in (None, queue_number):
+                    slot = self._ledger.slot(info.sequence, queue_number, info.slot)
+                    done += self._work_on(JobKind(kind), slot)
+            after = until if following is None else following
+        ended_at = self._ledger.now if done < command.limit and after >= until else None
         self._db.execute(
             "update jobs set after = ?, done = done + ?, ended_at = ? where number = ?",
-            (following or until, done, ended_at, number),
+            (after, done, ended_at, number),
         )
         return self._db.execute("select 1 from jobs where ended_at is null limit 1").get is not None
 
