@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from .commands import Extended, Fetched, Job, Publish, Published, Settled
-from .delivery import DEAD, LETTERS, OPEN, STATES, E, F, I, L, N, Q, S, State, U, X, message_state
+from .delivery import DEAD, LETTERS, OPEN, STATES, E, F, I, L, N, Q, R, S, State, U, X, message_state
 from .errors import RequestInvalid
 from .instants import instant_text, parse_instant, parse_span
 from .message import Envelope
@@ -443,8 +443,8 @@ def message_document(info: MessageInfo) -> dict[str, Any]:
     envelope, journey = info.envelope, info.journey
     state = _state(info)
     states = [delivery.state for delivery in info.deliveries]
-    fetched = [event.at for event in journey if event.to_state is F]
-    confirmed = [event for event in journey if event.from_state is F and event.to_state in _CONFIRMS]
+    handlings = _handlings(journey)
+    confirmed = [handling for handling in handlings if handling.confirmed_at is not None]
     return {
         "id": info.id,
         "sequence": info.sequence,
@@ -470,16 +470,16 @@ def message_document(info: MessageInfo) -> dict[str, Any]:
         "sent": _maybe(envelope.sent),
         "created": _instant(info.created_at),
         "modified": _instant(journey[-1].at if journey else _last_change(info)),
-        "firstFetched": _maybe(min(fetched, default=None)),
-        "processed": _maybe(min((event.at for event in confirmed), default=None)),
+        "firstFetched": _maybe(handlings[0].fetched_at if handlings else None),
+        "processed": _maybe(min((one.confirmed_at for one in confirmed if one.confirmed_at), default=None)),
         "completed": _maybe(_last(journey, frozenset({X}))) if state is X else None,
         "failed": _maybe(_last(journey, DEAD)) if state is E else None,
         "expires": _maybe(info.expires_at),
-        "wait": _spent(event for event in journey if event.from_state is Q),
-        "processing": _spent(confirmed),
+        "wait": _seconds([event.duration_ms or 0 for event in journey if event.from_state is Q]),
+        "processing": _seconds([one.json()["durationMS"] for one in confirmed]),
         "topicCount": len(envelope.topics),
         "confirmedCount": sum(held is S for held in states),
-        "consumed": _consumed(journey),
+        "consumed": [handling.json() for handling in handlings],
         "missing": [
             {"queue": delivery.queue, "slot": delivery.slot, "consumer": None}
             for delivery in info.deliveries
@@ -506,32 +506,40 @@ def _last(journey: list[Event], states: frozenset[State]) -> int | None:
     return next((event.at for event in reversed(journey) if event.to_state in states), None)
 
 
-def _spent(events: Iterable[Event]) -> float | None:
-    """Seconds in the states left by these events; None if there are none."""
-    spans = [event.duration_ms for event in events if event.duration_ms is not None]
-    return sum(spans) / 1_000 if spans else None
+def _seconds(spans_ms: list[int]) -> float | None:
+    """All of them together; None if there are none."""
+    return sum(spans_ms) / 1_000 if spans_ms else None
 
 
-def _consumed(journey: list[Event]) -> list[dict[str, Any]]:
-    """One entry for each fetch, with the seed's names."""
-    entries: list[dict[str, Any]] = []
-    open_: dict[tuple[str | None, int | None], dict[str, Any]] = {}
+class _Handling(msgspec.Struct):
+    """One fetch and its confirm, which counts after the lease too, until the next fetch."""
+
+    consumer: str | None
+    fetched_at: int
+    confirmed_at: int | None = None
+
+    def json(self) -> dict[str, Any]:
+        """With the seed's names."""
+        confirmed_at = self.confirmed_at
+        return {
+            "consumerId": self.consumer,
+            "fetchedTS": _instant(self.fetched_at),
+            "confirmedTS": _maybe(confirmed_at),
+            "durationMS": None if confirmed_at is None else (confirmed_at - self.fetched_at) // 1_000,
+        }
+
+
+def _handlings(journey: list[Event]) -> list[_Handling]:
+    handlings: list[_Handling] = []
+    last: dict[tuple[str | None, int | None], _Handling] = {}
     for event in journey:
         place = (event.queue, event.slot)
         if event.to_state is F:
-            entry = open_[place] = {
-                "consumerId": event.consumer,
-                "fetchedTS": _instant(event.at),
-                "confirmedTS": None,
-                "durationMS": None,
-            }
-            entries.append(entry)
-        elif event.from_state is F and place in open_:
-            entry = open_.pop(place)
-            if event.to_state in _CONFIRMS:
-                entry["confirmedTS"] = _instant(event.at)
-                entry["durationMS"] = event.duration_ms
-    return entries
+            last[place] = _Handling(event.consumer, event.at)
+            handlings.append(last[place])
+        elif event.from_state in (F, R) and event.to_state in _CONFIRMS and place in last:
+            last[place].confirmed_at = event.at
+    return handlings
 
 
 def header_text(text: str) -> str:

@@ -172,7 +172,7 @@ def hasty(start: Callable[..., Started]) -> Started:
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
     if request.param == "memory":
         return MemoryStore
-    return lambda: SqliteStore(str(tmp_path / "waypost.db"))
+    return lambda: SqliteStore(tmp_path / "waypost.db", ballast_bytes=4096, pregrown_bytes=0)
 
 
 @pytest.fixture

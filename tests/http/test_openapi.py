@@ -178,3 +178,9 @@ def ask(broker: BrokerInThread, document: dict[str, Any], operation: str, mode: 
             case.call_and_validate(base_url=broker.serving.url, session=session, checks=CHECKS)
 
         asked()
+
+
+def test_every_route_declares_the_verb_that_authorisation_asks_for(document: dict[str, Any]) -> None:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("x-waypost-verb"), f"{method} {path}"

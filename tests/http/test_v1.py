@@ -258,6 +258,18 @@ def test_a_fetch_that_was_not_confirmed_has_its_entry_with_nulls(broker: BrokerI
     assert (entry["consumerId"], entry["confirmedTS"], entry["durationMS"]) == ("c1", None, None)
 
 
+def test_a_confirm_after_the_lease_counts_until_the_next_fetch(broker: BrokerInThread) -> None:
+    id = broker.publish("/in/fruit")
+    receipt = broker.ask("GET", "/queue/fruit?lease=20ms").headers["waypost-receipt"]
+    assert [event["toState"] for event in broker.events("/log?follow=1&n=4")] == ["L", "Q", "F", "R"]
+    assert broker.confirm("fruit", receipt).json()["results"][0]["state"] == "S"
+    document = broker.get(f"/v1/messages/{id}")
+    (entry,) = document["consumed"]
+    assert (document["state"], document["confirmed"]) == ("X", True)
+    assert entry["durationMS"] >= 20
+    assert document["processing"] == entry["durationMS"] / 1_000
+
+
 def test_a_body_is_shown_on_request_and_raw(broker: BrokerInThread) -> None:
     id = broker.publish("/in/fruit", b"\xff", content_type="image/png", content_encoding="br")
     assert "bodyBase64" not in broker.get(f"/v1/messages/{id}")

@@ -382,6 +382,7 @@ def _job_rows(broker: Broker) -> list[Route]:
             verb="inspect",
             tag="operations",
             summary="How far a redrive, cancel or purge has come",
+            parameters=(Parameter("id", "path", "as redrive, cancel, purge and delete answered it"),),
             responses={200: Content("", {JSON: ref("Job")})},
             failures=(failure(JobNotFound),),
         ),

@@ -122,6 +122,7 @@ def rows(broker: Broker) -> list[Route]:
             path,
             guarded_task(read),
             verb="read",
+            name_parameter="topic" if "{topic}" in path else "",
             tag="log",
             summary=summary,
             parameters=(*more, *parameters),

@@ -95,7 +95,13 @@ def rows(broker: Broker, server: Callable[[], Server], routes: Callable[[], Rout
         path: str, handler: Callable[[Request], None], summary: str, *answers: tuple[int, Content]
     ) -> Route:
         return Route(
-            "GET", path, guarded(handler), tag="operations", summary=summary, responses=dict(answers)
+            "GET",
+            path,
+            guarded(handler),
+            verb="health" if path.startswith("/health") else "inspect",
+            tag="operations",
+            summary=summary,
+            responses=dict(answers),
         )
 
     health = {JSON: ref("Health")}
