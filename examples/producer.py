@@ -3,7 +3,8 @@
     waypost serve                         in another terminal
     python examples/producer.py 20
 
-A publish that returns is on the broker's disk. One whose answer was lost is sent again, and still is one message.
+A publish that returns is on the broker's disk. One whose answer was lost is sent again, and still is one
+message.
 """
 
 import os

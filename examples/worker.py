@@ -3,8 +3,9 @@
     waypost serve                         in another terminal
     python examples/worker.py
 
-Returning confirms the message. Raising decides otherwise: here an order above 450 is invalid, and every tenth
-one is tried again in a second. While a handler runs its lease is kept; on SIGTERM what runs is finished first.
+Returning confirms the message. Raising decides otherwise: here an order above 450 is invalid, and every
+tenth one is tried again in a second. While a handler runs its lease is kept; on SIGTERM what runs is finished
+first.
 """
 
 import asyncio

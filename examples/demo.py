@@ -1,0 +1,470 @@
+"""The broker at work, in less than a minute: `make demo`.
+
+    shop     ── orders.created ────▶ orders      express orders first              ──▶ billing
+    erp      ── customers.changed ─▶ customers   one customer's changes in order   ──▶ crm, which has a bug
+    finance  ── invoices.due ──────▶ invoices    not before their delay is over    ──▶ letters
+
+The erp sends every fourth change twice, as after a lost connection. In the middle the broker is killed with
+SIGKILL and started again; later the bug is fixed and the dead letters are redriven. In the end every message
+that was acknowledged is looked up in the log: none may be missing, none may be there twice.
+
+The broker is a real process on the embedded store, in a temporary folder; producers and workers live in this
+process and speak HTTP to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from waypost import Client, Message, WaypostError
+from waypost.cli.messages import journey_table
+from waypost.cli.output import table
+from waypost.cli.queues import dead_table
+
+QUEUES = ("orders", "customers", "invoices")
+#: how long a fetched message is kept from others: after the kill some come again only then
+LEASE_SECONDS = 4.0
+SWISS = "CH"
+
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+# ── the broker, as a process ────────────────────────────────────────────────────────────────────
+
+
+class Broker:
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._store, self._log = f"sqlite:///{folder / 'waypost.db'}", folder / "broker.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> float:
+        """Seconds until it answers."""
+        began = time.monotonic()
+        command = [sys.executable, "-m", "waypost", "serve", "--port", str(self.port), "--store", self._store]
+        settings = {name: value for name, value in os.environ.items() if not name.startswith("WAYPOST_")}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork is short
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=settings
+            )
+        async with Client(self.url, patience=0) as client:
+            while True:
+                try:
+                    await client.stats()
+                    return time.monotonic() - began
+                except WaypostError:
+                    if self._process.poll() is not None or time.monotonic() > began + 30:
+                        raise SystemExit(f"the broker did not start:\n{self._log.read_text()}") from None
+                    await asyncio.sleep(0.02)
+
+    def end(self, sign: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(sign)
+            self._process.wait(15)
+            self._process = None
+
+
+# ── what happens, written down ──────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Notes:
+    """What producers and workers saw themselves, to be held against the broker's log."""
+
+    began: float = field(default_factory=time.monotonic)
+    #: by queue, the ids that a publish answered with
+    acknowledged: dict[str, set[str]] = field(default_factory=lambda: {queue: set() for queue in QUEUES})
+    #: publishes that were sent a second time on purpose
+    sent_twice: int = 0
+    #: of those, answered with the id of the first
+    same_id: int = 0
+    #: how often each message was handled to its end
+    handled: Counter[str] = field(default_factory=Counter)
+    #: by customer, the versions in the order they were handled
+    versions: dict[str, list[int]] = field(default_factory=dict)
+    #: what is worth telling, with its moment
+    told: list[tuple[float, str]] = field(default_factory=list)
+    live: bool = False
+
+    def tell(self, what: str) -> None:
+        moment = time.monotonic() - self.began
+        self.told.append((moment, what))
+        if not self.live:
+            console.print(told_line(moment, what))
+
+
+def told_line(moment: float, what: str) -> Text:
+    return Text.assemble((f"{moment:5.1f} s  ", "bright_black"), Text.from_markup(what))
+
+
+# ── producers ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def shop(client: Client, notes: Notes, stop: asyncio.Event) -> None:
+    number = 0
+    while not stop.is_set():
+        number += 1
+        express = number % 5 == 0
+        order = {"number": number, "customer": f"c{random.randint(1, 60)}", "total": random.randint(5, 500)}
+        published = await client.publish("orders.created", order, priority=0 if express else 5)
+        notes.acknowledged["orders"].add(published.id)
+        await asyncio.sleep(random.uniform(0.01, 0.07))
+
+
+async def erp(client: Client, notes: Notes, stop: asyncio.Event) -> None:
+    versions: Counter[str] = Counter()
+
+    def change(customer: str) -> dict[str, Any]:
+        versions[customer] += 1
+        country = SWISS if int(customer[1:]) % 6 == 0 else "DE"
+        return {"customer": customer, "country": country, "version": versions[customer]}
+
+    nightly = [f"c{number}" for number in range(1, 61)]
+    results = await client.publish_many(
+        {"topics": ["customers.changed"], "key": customer, "body": json.dumps(change(customer))}
+        for customer in nightly
+    )
+    notes.acknowledged["customers"].update(result.id for result in results)
+    notes.tell(f"erp sent {len(results)} customers in one request: all of them or none")
+    count = 0
+    while not stop.is_set():
+        count += 1
+        customer, key = f"c{random.randint(1, 60)}", uuid.uuid4().hex
+        changed = change(customer)
+        published = await client.publish("customers.changed", changed, key=customer, idempotency_key=key)
+        notes.acknowledged["customers"].add(published.id)
+        if count % 4 == 0:
+            again = await client.publish("customers.changed", changed, key=customer, idempotency_key=key)
+            notes.sent_twice += 1
+            notes.same_id += again.id == published.id
+        await asyncio.sleep(random.uniform(0.02, 0.08))
+
+
+async def finance(client: Client, notes: Notes, stop: asyncio.Event) -> None:
+    number = 0
+    while not stop.is_set():
+        number += 1
+        invoice = {"invoice": number, "total": random.randint(5, 500)}
+        published = await client.publish("invoices.due", invoice, delay=random.choice([0, 1, 2]))
+        notes.acknowledged["invoices"].add(published.id)
+        await asyncio.sleep(random.uniform(0.05, 0.15))
+
+
+# ── workers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Bug:
+    fixed: bool = False
+
+
+def employ(client: Client, notes: Notes, bug: Bug) -> None:
+    @client.worker("orders", concurrency=4, lease=LEASE_SECONDS, consumer="billing")
+    async def bill(message: Message) -> None:
+        await asyncio.sleep(random.uniform(0.02, 0.08))
+        notes.handled[message.id] += 1
+
+    @client.worker("customers", concurrency=4, lease=LEASE_SECONDS, consumer="crm")
+    async def update(message: Message) -> None:
+        changed = message.json()
+        if changed["country"] == SWISS and not bug.fixed:
+            raise KeyError("canton")
+        await asyncio.sleep(random.uniform(0.005, 0.03))
+        notes.handled[message.id] += 1
+        if changed["country"] != SWISS:
+            notes.versions.setdefault(changed["customer"], []).append(changed["version"])
+
+    @client.worker("invoices", concurrency=2, lease=LEASE_SECONDS, consumer="letters")
+    async def write(message: Message) -> None:
+        await asyncio.sleep(random.uniform(0.005, 0.03))
+        notes.handled[message.id] += 1
+
+
+# ── what is seen meanwhile ──────────────────────────────────────────────────────────────────────
+
+
+class Screen:
+    """At a terminal a picture that moves; elsewhere only what is told, line by line."""
+
+    def __init__(self, url: str, notes: Notes, seconds: float) -> None:
+        self._url, self._notes, self._seconds = url, notes, seconds
+        self._queues: list[dict[str, Any]] = []
+        self._away = False
+
+    async def show(self) -> None:
+        if not console.is_terminal:
+            return
+        self._notes.live = True
+        with Live(self._picture(), console=console, refresh_per_second=8, transient=True) as live:
+            try:
+                async with Client(self._url, patience=0, timeout=1) as client:
+                    while True:
+                        await self._look(client)
+                        live.update(self._picture())
+                        await asyncio.sleep(0.2)
+            finally:
+                self._notes.live = False
+
+    async def _look(self, client: Client) -> None:
+        try:
+            self._queues = await client.queues()
+            self._away = False
+        except WaypostError:
+            self._away = True
+
+    def _picture(self) -> Panel:
+        passed = time.monotonic() - self._notes.began
+        lines = [told_line(*told) for told in self._notes.told[-8:]]
+        broker = Text("the broker is away", "bold red") if self._away else Text("the broker is up", "green")
+        return Panel(
+            Group(
+                ProgressBar(total=self._seconds, completed=min(passed, self._seconds)),
+                Text("\n"),
+                queue_figures(self._queues),
+                Text(),
+                *lines,
+            ),
+            title="Waypost at work",
+            subtitle=broker,
+            box=box.ROUNDED,
+            padding=(1, 2),
+        )
+
+
+def queue_figures(queues: list[dict[str, Any]]) -> Table:
+    figures = ("waiting", "fetched", "done", "dead")
+    made = table("queue", *figures, right=figures)
+    for queue in queues:
+        states = queue["figures"]["states"]
+        dead = states["E"] + states["I"]
+        made.add_row(
+            queue["name"],
+            f"{states['Q'] + states['R']:,}",
+            f"{states['F']:,}",
+            Text(f"{states['S']:,}", "green"),
+            Text(f"{dead:,}", "red" if dead else ""),
+        )
+    return made
+
+
+# ── the play ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def play(broker: Broker, notes: Notes, seconds: float) -> dict[str, Any]:
+    """Traffic for so long, with what goes wrong in it; then until all is through. What the end shows."""
+    screen = asyncio.create_task(Screen(broker.url, notes, seconds * 1.25).show())
+    took = await broker.start()
+    notes.tell(f"broker started as a process of its own, ready after {took:.2f} s")
+    bug, stop = Bug(), asyncio.Event()
+    async with (
+        Client(broker.url, patience=60, producer="demo") as producing,
+        Client(broker.url, patience=60) as working,
+        Client(broker.url, patience=60) as looking,
+    ):
+        await looking.declare("orders")
+        await looking.declare("customers", {"order": "key", "retries": 2, "backoff": {"base": 0.2, "cap": 1}})
+        await looking.declare("invoices")
+        employ(working, notes, bug)
+        works = asyncio.create_task(working.work())
+        producers = [
+            asyncio.create_task(producer(producing, notes, stop)) for producer in (shop, erp, finance)
+        ]
+        try:
+            await asyncio.sleep(seconds * 0.4)
+            await kill_and_restart(broker, notes)
+            await asyncio.sleep(seconds * 0.3)
+            dead = await fix_and_redrive(looking, notes, bug)
+            await asyncio.sleep(seconds * 0.2)
+            stop.set()
+            await asyncio.gather(*producers)
+            notes.tell("producers stopped; waiting for what is under way")
+            await until_through(looking)
+            notes.tell("everything is through")
+        finally:
+            working.stop()
+            screen.cancel()
+            for task in producers:
+                task.cancel()
+            await asyncio.gather(works, screen, *producers, return_exceptions=True)
+        return {
+            "dead": dead,
+            "queues": await looking.queues(),
+            "events": [event async for event in looking.log()],
+            "journey": (await looking.message(dead[0]["messageId"]))["journey"] if dead else [],
+        }
+
+
+async def kill_and_restart(broker: Broker, notes: Notes) -> None:
+    count = sum(map(len, notes.acknowledged.values()))
+    broker.end(signal.SIGKILL)
+    notes.tell(f"[bold red]broker killed with SIGKILL[/], after {count:,} acknowledged messages")
+    await asyncio.sleep(0.5)
+    took = await broker.start()
+    notes.tell(
+        f"[bold green]broker started again[/], ready after {took:.2f} s; producers and workers just go on"
+    )
+
+
+async def fix_and_redrive(client: Client, notes: Notes, bug: Bug) -> list[dict[str, Any]]:
+    """The dead letters there were."""
+    dead = [delivery async for delivery in client.search("queue=customers state=EI")]
+    notes.tell(f"crm's bug has made [red]{len(dead)} dead letters[/] by now: Swiss customers have no canton")
+    bug.fixed = True
+    job = await client.job_done(await client.redrive("queue=customers state=E"))
+    notes.tell(f"bug fixed, [green]{job['done']} dead letters redriven[/]")
+    return dead
+
+
+async def until_through(client: Client) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            states = [queue["figures"]["states"] for queue in await client.queues()]
+            if not any(state[letter] for state in states for letter in "QRF"):
+                return
+            # Those that died between the redrive and the fix's first use, if any.
+            if any(state["E"] for state in states):
+                await client.redrive("queue=customers state=E")
+            await asyncio.sleep(0.2)
+
+
+# ── the end ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def summary(notes: Notes, seen: dict[str, Any]) -> bool:
+    """Whether all that must hold held."""
+    logged = {event["messageId"] for event in seen["events"] if event["toState"] == "L"}
+    completed = {event["messageId"] for event in seen["events"] if event["toState"] == "X"}
+    acknowledged = set().union(*notes.acknowledged.values())
+    console.rule("[bold]What happened")
+    for told in notes.told if console.is_terminal else ():
+        console.print(told_line(*told))
+    console.print()
+    console.print(per_queue(notes, seen["queues"], completed))
+    console.print()
+    if seen["dead"]:
+        reasons = Counter(delivery["reason"] for delivery in seen["dead"])
+        console.print(
+            f"[bold]Dead letters before the fix[/]  {', '.join(f'{n} × {why}' for why, n in reasons.items())}"
+        )
+        console.print(dead_table(seen["dead"][:3]))
+        console.print()
+        console.print(f"[bold]The journey of one of them[/]  {seen['dead'][0]['messageId']}")
+        console.print(journey_table(seen["journey"]))
+        console.print()
+    ordered = all(versions == sorted(versions) for versions in notes.versions.values())
+    again = sum(count - 1 for count in notes.handled.values())
+    doubled = notes.sent_twice - notes.same_id
+    checks = [
+        (
+            acknowledged <= logged,
+            f"{len(acknowledged):,} acknowledged, {len(acknowledged - logged)} of them lost",
+        ),
+        (
+            logged == acknowledged,
+            f"{len(logged):,} in the log, {len(logged - acknowledged)} that nobody sent",
+        ),
+        (completed == logged, f"{len(completed):,} completed, {len(logged - completed)} left behind"),
+        (
+            acknowledged <= set(notes.handled),
+            f"{len(notes.handled):,} handled, {again} of them again"
+            + (": their confirm was lost" if again else ""),
+        ),
+        (
+            notes.same_id == notes.sent_twice,
+            f"{notes.sent_twice} sent twice with one Idempotency-Key, {doubled} became two",
+        ),
+        (
+            ordered,
+            f"changes of {len(notes.versions)} customers handled in order: {'yes' if ordered else 'NO'}",
+        ),
+    ]
+    console.print("[bold]Held against the broker's log[/]")
+    for held, line in checks:
+        console.print(Text.assemble("  ", ("✓ ", "bold green") if held else ("✗ ", "bold red"), line))
+    return all(held for held, _ in checks)
+
+
+def per_queue(notes: Notes, queues: list[dict[str, Any]], completed: set[str]) -> Table:
+    figures = ("acknowledged", "completed", "handled", "dead now")
+    made = table("queue", *figures, right=figures)
+    for queue in queues:
+        name, states = queue["name"], queue["figures"]["states"]
+        ids = notes.acknowledged[name]
+        made.add_row(
+            name,
+            f"{len(ids):,}",
+            f"{len(ids & completed):,}",
+            f"{sum(notes.handled[id] for id in ids):,}",
+            f"{states['E'] + states['I']:,}",
+        )
+    return made
+
+
+FAREWELL = """\
+[bold]Go on playing[/]
+  make serve
+  curl -d '{"number": 17}' localhost:8080/in/orders.created
+  curl -i localhost:8080/queue/orders
+  curl -d '{"receipts": ["THE-RECEIPT"], "outcome": "success"}' localhost:8080/queue/orders/confirm
+  waypost tail, queues, dead, message ID: .venv/bin/waypost --help lists them all"""
+
+
+async def guarded(work: Callable[[], Awaitable[dict[str, Any]]], broker: Broker) -> dict[str, Any]:
+    try:
+        return await work()
+    finally:
+        with suppress(subprocess.TimeoutExpired):
+            broker.end(signal.SIGTERM)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The broker at work: ends by itself.")
+    parser.add_argument("--seconds", type=float, default=24, help="how long producers produce (24)")
+    seconds = parser.parse_args().seconds
+    # What a worker says of a handler's exception is shown as dead letters here.
+    logging.getLogger("waypost.worker").setLevel(logging.CRITICAL)
+    notes = Notes()
+    console.rule("[bold]Waypost: a durable message broker")
+    with tempfile.TemporaryDirectory(prefix="waypost-demo-") as folder:
+        broker = Broker(Path(folder))
+        try:
+            seen = asyncio.run(guarded(lambda: play(broker, notes, seconds), broker))
+        except KeyboardInterrupt:
+            return 130
+    held = summary(notes, seen)
+    console.print()
+    console.print(FAREWELL)
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
