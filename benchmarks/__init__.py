@@ -4,7 +4,8 @@
      │  └─▶ loader  one closed-loop engine for all of them
      │        └──▶ wires/  one file per protocol: request bytes, and when a reply is whole
      ├────▶ large, backlog   what only Waypost is asked
-     └────▶ report  medians, ratios, targets, the page and the picture
+     └────▶ report, picture   medians, ratios, targets, the page
+    promise  shows that all of them answer only after a sync
 
 Nothing in `src/` imports this package.
 """

@@ -287,7 +287,8 @@ def main() -> None:
     if run.disturbed() and given.page == PAGE:
         console.print("[yellow]the run was disturbed[/]: the page stays as it is (--page writes one anyway)")
     elif given.page:
-        write_between(given.page, "bench", text)
+        image = f"![Waypost as a multiple of its peers]({given.page.stem}.svg)"
+        write_between(given.page, "bench", f"{image}\n\n{text}")
         given.page.with_suffix(".svg").write_text(picture(run))
 
 
