@@ -13,6 +13,8 @@ class TestSqliteStore(StoreTests):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> OpenStore:
         def open_store(clock: MovableClock, entropy: Entropy) -> SqliteStore:
-            return SqliteStore(tmp_path / "waypost.db", clock=clock, entropy=entropy, ballast_bytes=4096, pregrown_bytes=0)
+            return SqliteStore(
+                tmp_path / "waypost.db", clock=clock, entropy=entropy, ballast_bytes=4096, pregrown_bytes=0
+            )
 
         return open_store

@@ -26,7 +26,9 @@ class Folder:
 
     def open(self, clock: MovableClock, entropy: Entropy) -> SqliteStore:
         self.path.mkdir(exist_ok=True)
-        return SqliteStore(self.path / "waypost.db", clock=clock, entropy=entropy, ballast_bytes=4096, pregrown_bytes=0)
+        return SqliteStore(
+            self.path / "waypost.db", clock=clock, entropy=entropy, ballast_bytes=4096, pregrown_bytes=0
+        )
 
     def crash(self) -> None:
         before = self.path

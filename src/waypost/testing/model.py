@@ -216,6 +216,17 @@ class Walk(RuleBasedStateMachine):
     def fetch_and_confirm(self, command: Fetch, outcome: Outcome, delay_us: int | None) -> None:
         self.consume(command, outcome, delay_us)
 
+    @rule(command=fetches, lease_us=maybe(st.just(7 * SECOND)), seconds=st.sampled_from([1, 8]))
+    def fetch_and_extend(self, command: Fetch, lease_us: int | None, seconds: float) -> None:
+        (fetched,) = self.run(command)
+        self.clock.move(1)
+        if isinstance(fetched, list) and fetched:
+            self.run(
+                Extend(queue=command.queue, receipts=[one.receipt for one in fetched], lease_us=lease_us)
+            )
+            self.clock.move(seconds)
+            self.run(Tick())
+
     @rule(command=fetches)
     def give_up(self, command: Fetch) -> None:
         """As often as the policy allows: dead letters."""
@@ -335,6 +346,22 @@ class Walk(RuleBasedStateMachine):
         self.store = self.place.open(self.clock, self.entropy)
         abandoned.close()
         self.compare_everything()
+
+    @rule(command=fetches, outcome=outcomes, kill=st.booleans())
+    def fetch_and_confirm_across_a_crash(self, command: Fetch, outcome: Outcome, kill: bool) -> None:
+        for _ in range(2):
+            (fetched,) = self.run(command)
+            self.crash() if kill else self.restart()
+            if isinstance(fetched, list) and fetched:
+                receipts = [one.receipt for one in fetched]
+                self.run(Confirm(queue=command.queue, receipts=receipts, outcome=outcome, delay_us=0))
+
+    @rule(command=publishes, own_id=st.booleans(), kill=st.booleans())
+    def publish_again_across_a_crash(self, command: Publish, own_id: bool, kill: bool) -> None:
+        command.id, command.idempotency_key = ("m-3", None) if own_id else (None, "k-3")
+        self.run(command)
+        self.crash() if kill else self.restart()
+        self.run(command)
 
     # ── what the steps are made of ──────────────────────────────────────────────────────────
 
