@@ -23,6 +23,30 @@ MACHINE_PATH = re.compile(r"/(?:work/(?:main|shared)|root|home/\w+|Users/\w+)\b"
 
 #: What `import waypost` offers. A name leaves only with a line under Upgrading in the CHANGELOG.
 PUBLIC_NAMES = [
+    "BlockingClient",
+    "Busy",
+    "Client",
+    "ConsumerRequired",
+    "DiskLow",
+    "IdTaken",
+    "IdempotencyConflict",
+    "Invalid",
+    "JobNotFound",
+    "LogTrimmed",
+    "Message",
+    "MessageNotFound",
+    "NewMessage",
+    "NotInterested",
+    "NotOffered",
+    "PayloadReaped",
+    "Published",
+    "QueueFull",
+    "QueueNotFound",
+    "Refused",
+    "RequestInvalid",
+    "Retry",
+    "Unreachable",
+    "WaypostError",
     "__version__",
 ]
 

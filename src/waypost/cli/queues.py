@@ -151,7 +151,7 @@ def dead(
 
 def dead_table(deliveries: list[dict[str, Any]]) -> Any:
     made = table("message", "queue", "state", "tries", "when", "consumer", "reason", right=("tries",))
-    made.columns[0].no_wrap = True
+    made.columns[0].no_wrap = made.columns[4].no_wrap = True
     for delivery in deliveries:
         made.add_row(
             plain(delivery["messageId"]),

@@ -1,0 +1,38 @@
+"""`make demo`, shortened: it ends by itself, and what it claims holds."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_the_demo_ends_by_itself_and_proves_that_nothing_was_lost(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/demo.py", "--seconds", "5"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "killed with SIGKILL" in done.stdout
+    counts = re.search(r"✓ ([\d,]+) acknowledged, 0 of them lost", done.stdout)
+    assert counts is not None
+    assert int(counts[1].replace(",", "")) > 60
+    assert done.stdout.count("✓") == 6
+    assert "✗" not in done.stdout
+    assert "KeyError: 'canton'" in done.stdout
+    assert re.search(r"E dead .*\n.*Q queued .* redriven", done.stdout)
+    assert "make serve" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
