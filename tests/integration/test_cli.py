@@ -386,22 +386,8 @@ def test_where_no_broker_is_the_way_to_one_is_named() -> None:
 def test_the_version_is_told_and_the_help_lists_every_command() -> None:
     assert outside("--version").out == f"waypost {__version__}\n"
     listed = outside().out
-    for command in [
-        "serve",
-        "publish",
-        "fetch",
-        "confirm",
-        "tail",
-        "message",
-        "queues",
-        "dead",
-        "redrive",
-        "cancel",
-        "purge",
-        "stats",
-        "bench",
-        "config",
-    ]:
+    commands = "serve|publish|fetch|confirm|tail|message|queues|dead|redrive|cancel|purge|stats|bench|config"
+    for command in commands.split("|"):
         assert re.search(rf"^\W*{command} ", listed, re.MULTILINE), command
     assert "--store" in outside("serve", "--help").out
 
@@ -446,6 +432,12 @@ def test_log_lines_are_json_when_asked_and_settings_come_from_the_file(tmp_path:
     assert ready["level"] == "info"
     assert "nothing survives this process" in ready["message"]
     assert json.loads(end(started).splitlines()[-1])["logger"] == "waypost"
+
+
+def test_every_request_is_a_log_line_when_asked(tmp_path: Path) -> None:
+    started = serve(tmp_path, "--access-log", "--store", "memory:///")
+    assert outside("publish", "a.b", "x", "--key", "k", "--url", started.url).code == 0
+    assert re.search(r" info POST /in/a\.b\?key=k\n", end(started))
 
 
 def refused(folder: Path, *options: str) -> str:

@@ -22,9 +22,11 @@ from .failures import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
     from ..errors import StoreBroken
+    from ..http.head import Head
     from ..store import Store
 
 log = logging.getLogger("waypost")
+access = logging.getLogger("waypost.access")
 
 DRAIN_SECONDS = 10.0
 #: `timeout` and others signal the process and its group: that is one wish, not two
@@ -85,6 +87,7 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
             host=host,
             port=port,
             names=values["name"],
+            authorize=log_request if values["access-log"] else None,
             on_broken=broken,
         )
     except OSError as error:
@@ -126,6 +129,11 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
 
 def address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def log_request(head: Head) -> None:
+    """Asked for every request that has a route, before its body is read; it refuses nobody."""
+    access.info("%s %s", head.method, head.target)
 
 
 def broken(error: StoreBroken) -> NoReturn:

@@ -60,7 +60,7 @@ from .forms import (
     number,
     span,
 )
-from .transport import Answer, Query, Transport, Unreachable, path, wait_before_repeat
+from .transport import BACK_OFF_BASE_SECONDS, Answer, Query, Transport, Unreachable, path, wait_before_repeat
 from .worker import Handler, Worker
 
 H = TypeVar("H", bound=Handler)
@@ -389,6 +389,7 @@ class Client:
                             n = None if n is None else n - 1
                 if not follow or n == 0:
                     return
+                await asyncio.sleep(BACK_OFF_BASE_SECONDS)  # the broker is stopping
             except Unreachable as failure:
                 tries += 1
                 pause = wait_before_repeat(failure, repeatable=True, tries=tries)
