@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -55,10 +55,13 @@ LOG_CHUNK = 500
 class Waiter:
     """A fetch that waits for something to fetch."""
 
-    __slots__ = ("command", "done", "ticket", "timer")
+    __slots__ = ("command", "deadline", "done", "ticket", "timer")
 
-    def __init__(self, command: Fetch, done: Done, ticket: int) -> None:
+    def __init__(self, command: Fetch, done: Done, ticket: int, deadline: float) -> None:
         self.command, self.done, self.ticket = command, done, ticket
+        #: by the loop's clock; 0 once it was given up
+        self.deadline = deadline
+        #: while it is parked
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -183,8 +186,7 @@ class Broker:
         waiter = None
         if wait_us and not self._stopping:
             self._tickets += 1
-            waiter = Waiter(command, done, self._tickets)
-            waiter.timer = self._loop.call_later(wait_us / SECOND, self._waited, waiter)
+            waiter = Waiter(command, done, self._tickets, self._loop.time() + wait_us / SECOND)
         if ready == 0 and self.committer.idle:
             # An empty queue costs no transaction.
             if waiter is None:
@@ -199,34 +201,40 @@ class Broker:
 
     def give_up(self, waiter: Waiter) -> None:
         """Its connection is gone: forget the fetch. What is being fetched for it already comes to `done` all the same."""
-        if waiter.timer is not None:
-            waiter.timer.cancel()
-            waiter.timer = None
-        self._parked.get(waiter.command.queue, {}).pop(waiter.ticket, None)
+        waiter.deadline = 0.0
+        self._unpark(waiter)
 
     def release(self, fetched: list[Fetched]) -> None:
         """What was fetched for somebody who is gone goes back at once."""
         self.submit(Release([message.receipt for message in fetched]), _ignore)
 
     def _park(self, waiter: Waiter) -> None:
+        waiter.timer = self._loop.call_at(waiter.deadline, self._waited, waiter)
         self._parked.setdefault(waiter.command.queue, {})[waiter.ticket] = waiter
+
+    def _unpark(self, waiter: Waiter) -> None:
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+            waiter.timer = None
+        parked = self._parked.get(waiter.command.queue, {})
+        parked.pop(waiter.ticket, None)
+        if not parked:
+            self._parked.pop(waiter.command.queue, None)
 
     def _try(self, waiter: Waiter) -> None:
         def tried(result: Any) -> None:
-            if result == [] and waiter.timer is not None and not self._stopping:
+            if result == [] and self._loop.time() < waiter.deadline and not self._stopping:
                 self._park(waiter)
                 # Ready, but not for this one: the next in line may have it.
                 self._wake(waiter.command.queue, 1, waiter.ticket)
-                return
-            self.give_up(waiter)
-            self._hand_over(result, waiter.done)
+            else:
+                self._hand_over(result, waiter.done)
 
         self.committer.submit(waiter.command, tried)
 
     def _waited(self, waiter: Waiter) -> None:
-        waiter.timer = None
-        if self._parked.get(waiter.command.queue, {}).pop(waiter.ticket, None) is not None:
-            waiter.done([])
+        self._unpark(waiter)
+        waiter.done([])
 
     def _wake(self, queue: str, ready: int, after: int = 0) -> None:
         """First come, first served, and no more than there is something for."""
@@ -236,7 +244,8 @@ class Broker:
         for ticket in sorted(ticket for ticket in parked if ticket > after):
             if ready <= 0:
                 return
-            waiter = parked.pop(ticket)
+            waiter = parked[ticket]
+            self._unpark(waiter)
             ready -= waiter.command.n
             self._try(waiter)
 
@@ -284,7 +293,7 @@ class Broker:
             return None, matched
         return await self.ask(StartJob(kind=kind, filter=chosen, matched=matched)), matched
 
-    async def read(self, lo: int, hi: int) -> AsyncIterator[list[Event]]:
+    async def read(self, lo: int, hi: int) -> AsyncGenerator[list[Event], None]:
         """The events lo … hi, in chunks, letting others run in between."""
         while lo <= hi:
             chunk = self.store.events(lo, min(hi, lo + LOG_CHUNK - 1))

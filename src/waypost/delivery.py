@@ -157,7 +157,7 @@ def settle(
         return Step((N,), reason, None, tries)
     if outcome is Outcome.NOT_INTERESTED and named:
         if exhausted:
-            return Step((N, E), reason or Reason.NOT_INTERESTED, None, tries)
+            return Step((N, E), Reason.NOT_INTERESTED, None, tries)
         return Step((N, Q), reason or Reason.NOT_INTERESTED, None, tries)
     if exhausted:
         return Step((E,), reason or Reason.EXHAUSTED, None, tries)

@@ -60,11 +60,15 @@ class MessageId(msgspec.Struct, frozen=True, gc=False):
 
 
 def make_id(sequence: int, salt: int, created_at: int) -> str:
-    bits = sequence << _SALT_BITS | (salt & _SALT_MASK)
+    bits = sequence << _SALT_BITS | salt & _SALT_MASK
     ms = created_at // 1_000
-    return (
-        f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{bits >> 62:03x}-"
-        f"{0x8000 | bits >> 48 & 0x3FFF:04x}-{bits & 0xFFFFFFFFFFFF:012x}"
+    # %-formatting takes less than half the time of an f-string here, and every answer has an id.
+    return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031
+        ms >> 16,
+        ms & 0xFFFF,
+        bits >> 62,
+        0x8000 | bits >> 48 & 0x3FFF,
+        bits & 0xFFFFFFFFFFFF,
     )
 
 
@@ -84,7 +88,7 @@ def id_salt(salt: int) -> int:
 
 
 def make_receipt(offset: int, salt: int) -> str:
-    return f"{offset:x}-{salt:016x}"
+    return "%x-%016x" % (offset, salt)  # noqa: UP031
 
 
 def parse_receipt(text: str) -> tuple[int, int] | None:

@@ -86,7 +86,7 @@ from ..names import ANONYMOUS
 from ..policy import DEFAULT, Policy
 from ..routing import queues_of, slots_of, topic_matches, with_object
 from ..store import Applied, DeliveryInfo, Event, MessageInfo, QueueInfo, Stats
-from . import IDEMPOTENCY_KEPT_US, TOPIC_SCAN
+from . import FETCH_BYTES, IDEMPOTENCY_KEPT_US, TOPIC_SCAN
 
 
 @dataclass(eq=False)
@@ -356,9 +356,13 @@ class MemoryStore:
         if queue.policy.counts_consumers and command.consumer == ANONYMOUS:
             raise ConsumerRequired(f"queue {queue.name!r} counts its consumers (complete: {queue.policy.complete})")
         fetched: list[Fetched] = []
+        size = 0
         while len(fetched) < command.n:
             slot = self._next(queue, command)
             if slot is None:
+                break
+            size += slot.message.size
+            if fetched and size > FETCH_BYTES:
                 break
             fetched.append(self._hand_out(slot, command))
         return fetched

@@ -1,0 +1,183 @@
+"""Settling: what consumers say of what they fetched, and what is taken out of their hands.
+
+A receipt is valid until the next fetch of its slot, a redrive, or an end; its fetch's row knows how it was settled, so
+that a repeat gets the same answer.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import apsw
+
+from ...commands import Confirm, Extend, Extended, Release, Remove, Settled
+from ...delivery import OPEN, C, F, N, Outcome, Q, R, Reason, S, Step, X, settle
+from ...errors import QueueNotFound
+from ...message import Entropy, make_id, parse_receipt
+from ...names import ANONYMOUS
+from .names import Destination, Names
+from .pending import SUCCESS, Pending
+from .reading import Reader
+from .rows import OUTCOMES, STATE, Db, pack_path, unsigned
+from .slots import Ledger
+
+_SUCCESS_ALONE = pack_path((F, S, X))
+_RECEIPTS = """
+    select f."offset", f.salt, f.sequence, f.destination, f.slot, f.attempt, f.consumer, f.outcome, f.became, f.at,
+           d.state, d.last, m.at, m.salt, m.own_id, m.route, m.size
+    from carray(?) c cross join fetches f on f."offset" = c.value cross join messages m on m.sequence = f.sequence
+    cross join deliveries d on d.sequence = f.sequence and d.destination = f.destination and d.slot = f.slot"""
+
+
+class Settling:
+    def __init__(
+        self, db: Db, names: Names, reader: Reader, ledger: Ledger, rows: Pending, draw: Entropy
+    ) -> None:
+        self._db, self._names, self._reader, self._ledger, self._rows = db, names, reader, ledger, rows
+        self._draw = draw
+
+    def confirm_run(self, commands: Sequence[Any], results: list[Any]) -> None:
+        parsed = {text: parse_receipt(text) for command in commands for text in command.receipts}
+        fetches = self._fetches(receipt[0] for receipt in parsed.values() if receipt is not None)
+        for command in commands:
+            queue = self._names.queues.get(command.queue)
+            if queue is None:
+                results.append(QueueNotFound(command.queue))
+                continue
+            results.append([self._settle(text, parsed[text], queue, command, fetches) for text in command.receipts])
+
+    def _fetches(self, offsets: Iterable[int]) -> dict[int, list[Any]]:
+        wanted = array("q", offsets)
+        if not wanted:
+            return {}
+        return {row[0]: list(row) for row in self._db.execute(_RECEIPTS, (apsw.carray(wanted),))}
+
+    def _settle(
+        self,
+        text: str,
+        receipt: tuple[int, int] | None,
+        queue: Destination,
+        command: Confirm,
+        fetches: dict[int, list[Any]],
+    ) -> Settled:
+        row = fetches.get(receipt[0]) if receipt is not None else None
+        if row is None or receipt is None or unsigned(row[1]) != receipt[1] or row[3] != queue.number:
+            return Settled(text)
+        (offset, _, sequence, destination, number, attempt, consumer, outcome, became, fetched_at) = row[:10]
+        state, last, created_at, salt, own_id, route, size = row[10:]
+        id = own_id or make_id(sequence, salt, created_at)
+        if became is not None:
+            repeated = outcome == OUTCOMES[command.outcome]
+            return Settled(text, id, STATE[became]) if repeated else Settled(text)
+        if (state != F or last != offset) and not (state == R and self._lease_was_over(offset, last)):
+            return Settled(text)
+        if state != F or command.outcome is not Outcome.SUCCESS or not isinstance(route, int) or queue.keyed:
+            step = self._settle_slot(sequence, destination, number, command, offset)
+            row[7:9] = OUTCOMES[command.outcome], step.state
+            return Settled(text, id, step.state)
+        ledger = self._ledger
+        now = ledger.now
+        step_offset = ledger.head + 1
+        ledger.head += 2
+        self._rows.steps.append(
+            (
+                step_offset,
+                now,
+                sequence,
+                destination,
+                number,
+                _SUCCESS_ALONE,
+                (now - fetched_at) // 1_000,
+                attempt,
+                consumer,
+                command.reason,
+                offset,
+            )
+        )
+        self._rows.confirmed.append((now, step_offset, command.reason, sequence, destination, number))
+        self._rows.settled.append((now, offset))
+        queue.states[F] -= 1
+        queue.states[S] += 1
+        queue.bytes -= size
+        ledger.touched.add(queue)
+        row[7:9] = SUCCESS, int(S)
+        return Settled(text, id, S)
+
+    def _lease_was_over(self, fetch: int, last: int) -> bool:
+        """Whether nothing but the end of the lease came after this fetch."""
+        return bool(self._db.execute('select previous from steps where "offset" = ?', (last,)).get == fetch)
+
+    def _settle_slot(self, sequence: int, destination: int, number: int, command: Confirm, fetch: int) -> Step:
+        self._rows.flush()
+        slot = self._ledger.slot(sequence, destination, number)
+        step = settle(
+            command.outcome,
+            in_queue=True,
+            named=slot.consumer is not None and self._names.parties[slot.consumer] != ANONYMOUS,
+            tries=slot.tries,
+            policy=slot.queue.policy,
+            reason=command.reason,
+            delay_us=command.delay_us,
+            now=self._ledger.now,
+            draw=self._draw,
+        )
+        if step.path[0] is N:
+            slot.queue.refusals = True
+            self._db.execute(
+                "insert or ignore into refusals values (?, ?, ?, ?)", (sequence, destination, number, slot.consumer)
+            )
+        self._ledger.take(slot, step, outcome=OUTCOMES[command.outcome], fetch=fetch)
+        return step
+
+    def _valid(self, text: str, queue: Destination | None) -> list[Any] | None:
+        """The fetch behind a receipt that is neither stale nor settled."""
+        receipt = parse_receipt(text)
+        row = self._fetches((receipt[0],)).get(receipt[0]) if receipt is not None else None
+        if row is None or receipt is None or unsigned(row[1]) != receipt[1]:
+            return None
+        if queue is not None and row[3] != queue.number:
+            return None
+        return row if row[8] is None and row[10] == F and row[11] == row[0] else None
+
+    def extend(self, command: Extend) -> list[Extended]:
+        queue = self._names.queues.get(command.queue)
+        if queue is None:
+            raise QueueNotFound(command.queue)
+        until_at = self._ledger.now + (queue.policy.lease_us if command.lease_us is None else command.lease_us)
+        extended = []
+        for text in command.receipts:
+            row = self._valid(text, queue)
+            if row is not None:
+                self._db.execute(
+                    "update deliveries set due_at = ? where sequence = ? and destination = ? and slot = ?",
+                    (until_at, *row[2:5]),
+                )
+            extended.append(Extended(text, None if row is None else until_at))
+        return extended
+
+    def release(self, command: Release) -> list[Settled]:
+        released = []
+        for text in command.receipts:
+            row = self._valid(text, None)
+            if row is None:
+                released.append(Settled(text))
+                continue
+            slot = self._ledger.slot(*row[2:5])
+            self._ledger.take(slot, Step((Q,), Reason.RELEASED, None, slot.tries - 1))
+            released.append(Settled(text, row[14] or make_id(row[2], row[13], row[12]), Q))
+        return released
+
+    def remove(self, command: Remove) -> bool:
+        queue = self._names.queues.get(command.queue)
+        sequence = self._reader.sequence_of(command.id) if queue else None
+        done = False
+        if queue is not None and sequence is not None:
+            route = self._db.execute("select route from messages where sequence = ?", (sequence,)).get
+            for (destination, number), state in self._reader.states(sequence, route):
+                if destination == queue.number and state in OPEN:
+                    slot = self._ledger.slot(sequence, destination, number)
+                    self._ledger.take(slot, Step((S if state is F else C,), Reason.REMOVED, None, slot.tries))
+                    done = True
+        return done
