@@ -1,0 +1,255 @@
+"""The SQLite store's files: what is refused, what is mended, and what an older file becomes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from waypost.commands import Confirm, DeclareQueue, Fetch, Publish, Staged
+from waypost.delivery import State
+from waypost.errors import DiskLow, Failed, PayloadDamaged, StoreBroken, StoreUnusable
+from waypost.message import Envelope, payload_hash
+from waypost.store import Applied
+from waypost.stores.sqlite import SqliteStore, files
+from waypost.stores.sqlite.disk import Disk
+
+#: made by the first release: three messages in queue `a`, of which the first is confirmed and the second fetched, and
+#: one with a large body in queue `b`
+VERSION_1 = Path(__file__).parent / "files" / "v1"
+
+
+def publish(body: bytes = b"body", topic: str = "a.x") -> Publish:
+    return Publish(envelope=Envelope(topics=(topic,)), body=body, hash=payload_hash(body))
+
+
+def opened(path: Path, **options: object) -> SqliteStore:
+    return SqliteStore(path, **{"pregrown_bytes": 0, "ballast_bytes": 4096} | options)  # type: ignore[arg-type]
+
+
+def only(applied: Applied) -> object:
+    (result,) = applied.results
+    return result
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "waypost.db"
+
+
+def test_a_second_process_is_told_who_serves_the_file(path: Path) -> None:
+    store = opened(path)
+    try:
+        with pytest.raises(StoreUnusable, match=f"served already, by process {os.getpid()}"):
+            opened(path)
+    finally:
+        store.close()
+    opened(path).close()
+
+
+def test_closing_twice_is_closing_once(path: Path) -> None:
+    store = opened(path)
+    store.close()
+    store.close()
+
+
+def test_a_file_of_a_newer_waypost_is_refused(path: Path) -> None:
+    opened(path).close()
+    db = apsw.Connection(str(path))
+    db.execute("pragma user_version = 99")
+    db.close()
+    with pytest.raises(StoreUnusable, match="schema version 99, this Waypost knows 1"):
+        opened(path)
+
+
+def test_another_programs_database_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    db = apsw.Connection(str(path))
+    db.execute("create table theirs (x)")
+    db.close()
+    with pytest.raises(StoreUnusable, match="another program's database"):
+        opened(path)
+
+
+def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"not a database at all, but long enough to be taken for one" * 100)
+    with pytest.raises(StoreUnusable, match="not a SQLite file"):
+        opened(path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreUnusable, match="cannot make the folder"):
+        opened(tmp_path / "file" / "sub" / "waypost.db")
+
+
+def test_an_older_file_is_copied_and_then_migrated(path: Path) -> None:
+    store = opened(path)
+    store.apply([publish()])
+    store.close()
+    store = opened(path, migrations={1: "create table added (x); insert into added values (1)"})
+    assert store.queue("a") is not None
+    store.close()
+    db = apsw.Connection(str(path))
+    assert (db.pragma("user_version"), db.execute("select x from added").get) == (2, 1)
+    db.close()
+    (copy,) = path.parent.glob("waypost.db.v1-*")
+    db = apsw.Connection(str(copy))
+    assert (db.pragma("user_version"), db.execute("select count(*) from messages").get) == (1, 1)
+    db.close()
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
+    opened(path).close()
+    with pytest.raises(apsw.SQLError):
+        opened(path, migrations={1: "create table added (x); this is not SQL"})
+    store = opened(path)
+    assert store.apply([publish()]).results[0].state is State.Q
+    store.close()
+
+
+def test_a_file_of_version_1_is_served_with_all_it_holds(tmp_path: Path) -> None:
+    shutil.copytree(VERSION_1, tmp_path / "v1")
+    store = opened(tmp_path / "v1" / "waypost.db")
+    try:
+        queue = store.queue("a")
+        assert queue is not None
+        assert queue.states == {State.S: 1, State.F: 1, State.Q: 1}
+        assert [event.offset for event in store.events(1, store.bounds()[1])] == list(range(1, store.bounds()[1] + 1))
+        (large,) = only(store.apply([Fetch(queue="b")]))  # type: ignore[misc]
+        assert isinstance(large.body, Staged)
+        assert store.unstage(large.body) == b"large" * 20_000
+        (waiting,) = only(store.apply([Fetch(queue="a")]))  # type: ignore[misc]
+        assert waiting.body == b"third"
+        (settled,) = only(store.apply([Confirm(queue="a", receipts=[waiting.receipt])]))  # type: ignore[misc]
+        assert settled.state is State.S
+    finally:
+        store.close()
+
+
+def test_a_damaged_payload_is_never_handed_out(path: Path) -> None:
+    store = opened(path)
+    first = only(store.apply([publish(b"first")])).id  # type: ignore[attr-defined]
+    store.apply([publish(b"second")])
+    store.close()
+    db = apsw.Connection(str(path))
+    db.execute("update messages set body = 'f1rst' || x'' where sequence = 1")
+    db.execute("update messages set body = cast(body as blob) where sequence = 1")
+    db.close()
+    store = opened(path)
+    try:
+        with pytest.raises(PayloadDamaged):
+            store.body(first)
+        fetched = only(store.apply([Fetch(queue="a", n=5)]))
+        assert [message.body for message in fetched] == [b"second"]  # type: ignore[attr-defined]
+        queue = store.queue("a")
+        assert queue is not None
+        assert queue.states == {State.E: 1, State.F: 1}
+        info = store.message(first)
+        assert info is not None
+        assert info.deliveries[0].reason == "payload-damaged"
+    finally:
+        store.close()
+
+
+def test_a_body_that_no_message_names_is_removed_at_the_next_start(path: Path) -> None:
+    store = opened(path)
+    kept = store.stage(b"x" * 100_000)
+    store.stage(b"y" * 100_000)
+    command = publish()
+    command.body, command.hash = kept, payload_hash(b"x" * 100_000)
+    store.apply([command])
+    store.close()
+    assert len(list((path.parent / "bodies").iterdir())) == 2
+    store = opened(path)
+    assert isinstance(kept, Staged)
+    assert [body.name for body in (path.parent / "bodies").iterdir()] == [kept.place]
+    store.close()
+
+
+def test_one_command_that_fails_leaves_its_neighbours_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    try:
+        log_message = store._publishing._log_message
+
+        def fails_for_one(command: Publish) -> object:
+            if command.body == b"bad":
+                raise ZeroDivisionError("a fault")
+            return log_message(command)
+
+        monkeypatch.setattr(store._publishing, "_log_message", fails_for_one)
+        results = store.apply([publish(b"one"), publish(b"bad"), publish(b"two")]).results
+        assert isinstance(results[1], Failed)
+        fetched = only(store.apply([Fetch(queue="a", n=5)]))
+        assert [message.body for message in fetched] == [b"one", b"two"]  # type: ignore[attr-defined]
+    finally:
+        store.close()
+
+
+def test_after_a_failed_commit_nothing_is_acknowledged(path: Path) -> None:
+    store = opened(path)
+    store.apply([publish()])
+    store._db.set_commit_hook(lambda: True)  # turns COMMIT into an error
+    with pytest.raises(StoreBroken):
+        store.apply([publish(), publish()])
+    store._db.set_commit_hook(None)
+    store.close()
+    store = opened(path)
+    assert store.bounds() == (1, 2)
+    store.close()
+
+
+def test_a_failure_after_the_commit_never_runs_the_group_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+
+    def fails(*_: object) -> None:
+        raise OSError("cannot")
+
+    monkeypatch.setattr(store._bodies, "remove", fails)
+    with pytest.raises(StoreBroken):
+        store.apply([publish(), publish()])
+    assert store.bounds() == (1, 4)
+    monkeypatch.undo()
+    store.close()
+
+
+def test_publishes_are_refused_below_the_mark_and_the_ballast_comes_and_goes(path: Path) -> None:
+    path.parent.mkdir()
+    disk = Disk(path, mark_bytes=1 << 62)
+    refusal = disk.refusal()
+    assert isinstance(refusal, DiskLow)
+    assert not path.with_name("waypost.db.ballast").exists()
+    disk = Disk(path, mark_bytes=4096, ballast_bytes=8192)
+    assert disk.refusal() is None
+    assert path.with_name("waypost.db.ballast").stat().st_blocks * 512 >= 8192
+    disk.give_up()
+    assert not path.with_name("waypost.db.ballast").exists()
+
+
+def test_a_reader_that_holds_the_log_is_named_when_the_start_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    store.apply([DeclareQueue("a"), publish()])
+    code = (
+        "import sys, apsw; c = apsw.Connection(sys.argv[1]); c.execute('begin; select * from head').fetchall();"
+        " print('reading', flush=True); sys.stdin.read()"
+    )
+    reader = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reading\n"
+        store.apply([publish()])
+        store.close()
+        monkeypatch.setattr(files, "CHECKPOINT_SECONDS", 0.2)
+        with pytest.raises(StoreUnusable, match=f"process {reader.pid}"):
+            opened(path)
+    finally:
+        reader.communicate("")
+    opened(path).close()
