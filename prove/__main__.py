@@ -1,0 +1,161 @@
+"""The proofs as a command; `python -m prove --help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from scripts.test_servers import SERVERS, table
+
+from . import results
+from .child import ROOT, normal_command, serve_command, unchecked_command
+from .kills import round_of_kills
+from .power import cut
+from .results import Row
+from .walk import walk
+
+PARTS = ("kills", "power", "control", "walk")
+#: kills on one file
+ROUND = 20
+RIG = ("nbdkit", "nbdfuse", "fuse3")
+_COMMANDS = {
+    "cuts": serve_command,
+    "healed": serve_command,
+    "normal": normal_command,
+    "unchecked": unchecked_command,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("prove", description="Prove that nothing acknowledged is lost.")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas (all)")
+    parser.add_argument("--kills", type=int, default=200, help="kill -9 under load (200)")
+    parser.add_argument("--cuts", type=int, default=10, help="power cuts, half after a healed error (10)")
+    parser.add_argument("--controls", type=int, default=3, help="power cuts for each control (3)")
+    parser.add_argument("--walks", type=int, default=3, help="hundreds of walks (3)")
+    parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
+    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
+    return parser
+
+
+def planned(arguments: argparse.Namespace) -> list[Row]:
+    """What the run consists of, without its results."""
+    code = results.code_of()
+    chosen = arguments.only.split(",")
+
+    def row(part: str, index: int, size: int = 1) -> Row:
+        seed = arguments.seed * 1_000 + index
+        return Row(part=part, index=index, size=size, seed=seed, code=code, at="")
+
+    rows = []
+    if "kills" in chosen:
+        sizes = [min(ROUND, arguments.kills - done) for done in range(0, arguments.kills, ROUND)]
+        rows += [row("kills", index, size) for index, size in enumerate(sizes)]
+    if "power" in chosen:
+        rows += [row("cuts", index) for index in range(arguments.cuts - arguments.cuts // 2)]
+        rows += [row("healed", index) for index in range(arguments.cuts // 2)]
+    if "control" in chosen:
+        rows += [row(part, index) for part in results.CONTROLS for index in range(arguments.controls)]
+    if "walk" in chosen:
+        rows.append(row("walk", 0, arguments.walks))
+    return rows
+
+
+def is_whole(arguments: argparse.Namespace) -> bool:
+    """Whether the run is at least as long as the one that the page speaks of."""
+    usual = parser().parse_args([])
+    sizes = ("kills", "cuts", "controls", "walks")
+    return set(arguments.only.split(",")) == set(PARTS) and all(
+        getattr(arguments, size) >= getattr(usual, size) for size in sizes
+    )
+
+
+def prove(row: Row, tell: Callable[[], None]) -> None:
+    """Fills in the result; `tell` hears of each fault."""
+    if row.part == "walk":
+        row.walked = walk(row.size)
+        tell()
+    elif row.part == "kills":
+        row.struck = round_of_kills(row.seed, row.size, tell)
+    else:
+        # Every second cut is aimed at a sync.
+        row.struck = cut(
+            row.seed,
+            healed=row.part in ("healed", "unchecked"),
+            aimed=row.index % 2 == 0,
+            command=_COMMANDS[row.part],
+        )
+        tell()
+    row.at = results.now()
+
+
+def _identity(row: Row) -> tuple[str, int, int, int, str]:
+    return (row.part, row.index, row.size, row.seed, row.code)
+
+
+def gap() -> str | None:
+    """Why there can be no power cuts here."""
+    missing = [SERVERS[name] for name in RIG if SERVERS[name].missing()]
+    if missing:
+        return "\n".join(["the power cuts need programs that are not on this machine:", *table(missing)])
+    return None if os.geteuid() == 0 else "the power cuts need root: they attach a disk and mount it"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(given)
+    console = Console()
+    unknown = set(arguments.only.split(",")) - set(PARTS)
+    if unknown:
+        console.print(f"prove: no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        return 2
+    rows = planned(arguments)
+    if any(row.part in _COMMANDS for row in rows) and (reason := gap()) is not None:
+        console.print(f"prove: {reason}\nwithout them: --only kills,walk", highlight=False)
+        return 2
+    known = {} if arguments.fresh else {_identity(row): row for row in results.load()}
+    done: list[Row] = []
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[said]}"),
+        console=console,
+    ) as progress:
+        tasks = {
+            part: progress.add_task(part, total=sum(row.size for row in rows if row.part == part), said="")
+            for part in dict.fromkeys(row.part for row in rows)
+        }
+        for row in rows:
+            task = tasks[row.part]
+            if (earlier := known.get(_identity(row))) is not None:
+                progress.advance(task, row.size)
+            else:
+                prove(row, lambda task=task: progress.advance(task))  # type: ignore[misc]
+                results.append(row)
+            done.append(earlier or row)
+            progress.update(task, said=_figures(done, row.part))
+    console.print(results.table(done), soft_wrap=True, markup=False, highlight=False)
+    found = results.problems(done)
+    for problem in found:
+        console.print(problem, markup=False, highlight=False)
+    if is_whole(arguments):
+        results.write_page(results.table(done))
+        console.print(f"written to {results.PAGE.relative_to(ROOT)}")
+    return 1 if found else 0
+
+
+def _figures(rows: Sequence[Row], part: str) -> str:
+    struck = [row.struck for row in rows if row.part == part and row.struck is not None]
+    acknowledged = sum(one.verdict.acknowledged for one in struck)
+    lost = sum(one.verdict.lost for one in struck)
+    return f"{acknowledged:,} acknowledged, {lost:,} lost" if struck else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

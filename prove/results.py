@@ -1,0 +1,170 @@
+"""Results: a line each in .prove/results.jsonl, and the table they make."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from waypost.version import __version__
+
+from .child import ROOT
+from .kills import Struck
+from .verdict import FAULTY
+from .walk import STEPS, Walked
+
+FILE = ROOT / ".prove" / "results.jsonl"
+PAGE = ROOT / "docs" / "guarantees.md"
+BEGIN, END = "<!-- prove -->", "<!-- /prove -->"
+
+#: each kind of fault, in words
+TITLES = {
+    "kills": "`kill -9` under load",
+    "cuts": "power cut",
+    "healed": "power cut after an I/O error that healed",
+    "normal": "control: `synchronous=NORMAL`, power cut",
+    "unchecked": "control: no checkpoint at start, power cut after a healed I/O error",
+}
+#: these must lose
+CONTROLS = ("normal", "unchecked")
+
+
+class Row(msgspec.Struct, kw_only=True):
+    #: a key of TITLES, or `walk`
+    part: str
+    #: which round, which cut, and of what size
+    index: int
+    size: int
+    seed: int
+    #: what was proved
+    code: str
+    at: str
+    struck: Struck | None = None
+    walked: Walked | None = None
+
+
+def code_of(root: Path = ROOT) -> str:
+    """A name for the code as it is: results of other code do not count."""
+    digest = hashlib.sha256()
+    for path in sorted((root / "src" / "waypost").rglob("*")):
+        if path.suffix in (".py", ".sql"):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def load(path: Path = FILE) -> list[Row]:
+    if not path.exists():
+        return []
+    decoder = msgspec.json.Decoder(Row)
+    return [decoder.decode(line) for line in path.read_bytes().splitlines() if line]
+
+
+def append(row: Row, path: Path = FILE) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(row) + b"\n")
+
+
+# ── what they say ───────────────────────────────────────────────────────────────────────────────
+
+
+def problems(rows: Sequence[Row]) -> list[str]:
+    """Everything that is not as promised; nothing: it held."""
+    found = []
+    for row in rows:
+        if row.struck is not None and row.part not in CONTROLS and not row.struck.verdict.faultless:
+            verdict = row.struck.verdict
+            counts = {name: getattr(verdict, name) for name in FAULTY}
+            found.append(f"{row.part} {row.index} (seed {row.seed}): {counts}")
+            found += [f"    {finding}" for finding in verdict.findings]
+        if row.walked is not None and not row.walked.passed:
+            found.append(f"walk: a step on which the stores disagree\n{row.walked.said}")
+    for part in CONTROLS:
+        struck = [row.struck for row in rows if row.part == part and row.struck is not None]
+        if struck and not sum(one.verdict.lost for one in struck):
+            found.append(f"{part}: the control lost nothing, so the rig shows nothing")
+    return found
+
+
+def _bound(n: int) -> str:
+    """The rule of three: with none seen in n, at most this share with 95 % confidence."""
+    share = 3 / n if n else 1.0
+    return f"{share * 100:.2g} %" if share >= 1e-4 else f"{share * 1e6:.2g} per million"
+
+
+def _line(part: str, rows: Iterable[Row]) -> str:
+    struck = [row.struck for row in rows if row.part == part and row.struck is not None]
+
+    def total(name: str) -> int:
+        return sum(getattr(one.verdict, name) for one in struck)
+
+    faults = sum(one.faults for one in struck)
+    hits = sum(one.open_commits for one in struck)
+    lost, acknowledged = total("lost"), total("acknowledged")
+    bound = "" if lost else f" (3/n: {_bound(acknowledged)})"
+    cells = (
+        TITLES[part],
+        f"{faults}" + ("" if lost else f" (3/n: {_bound(faults)})"),
+        f"{hits}",
+        f"{acknowledged:,}",
+        f"**{lost:,}**{bound}",
+        f"{total('confirmed'):,}",
+        f"**{total('again'):,}**",
+        f"{total('forgotten'):,}",
+        f"{total('unexpected'):,}",
+        f"{total('duplicated'):,}",
+        f"{total('illegal'):,} of {total('events'):,}",
+        f"{total('recovered'):,}",
+        f"{total('redelivered'):,}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """In Markdown; every figure is counted here, none is typed."""
+    parts = [part for part in TITLES if any(row.part == part for row in rows)]
+    heads = (
+        *("fault", "faults", "in an open commit", "acknowledged", "lost", "confirmed", "again", "forgotten"),
+        *("unexpected", "duplicated", "illegal log lines", "recovered", "redelivered"),
+    )
+    lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+    lines += [_line(part, rows) for part in parts]
+    extra = []
+    starts = sum(row.struck.start_kills for row in rows if row.struck is not None)
+    if starts:
+        extra.append(f"Beside these, {starts} starts were killed before they were ready.")
+    for walked in (row.walked for row in rows if row.walked is not None):
+        outcome = "agreed after every one" if walked.passed else "**did not agree**"
+        extra.append(
+            f"{walked.walks} random walks of up to {STEPS} steps, restarts and crashes among them: "
+            f"the SQLite store and the model {outcome}."
+        )
+    return "\n".join([*lines, "", *extra, "", _circumstances(rows)])
+
+
+def _circumstances(rows: Sequence[Row]) -> str:
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    minutes = sum(one.seconds for row in rows for one in (row.struck, row.walked) if one is not None) / 60
+    return (
+        f"Waypost {__version__} (commit {commit or 'unknown'}, sources {code_of()}), SQLite "
+        f"{apsw.sqlite_lib_version()}, Python {platform.python_version()}, Linux {platform.release()}; "
+        f"{minutes:.0f} minutes, ended {max(row.at for row in rows)}."
+    )
+
+
+def write_page(text: str, page: Path = PAGE) -> None:
+    before, rest = page.read_text("utf-8").split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", "utf-8")
