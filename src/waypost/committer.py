@@ -27,6 +27,7 @@ Done = Callable[[Any], None]
 
 #: syncs longer than this go to the thread, shorter than half of it come back
 SLOW_SYNC_SECONDS = 0.002
+SYNC_STEP_SECONDS = 0.000_05
 #: commands that may change places with their neighbours in a group: all are unanswered, so any order is a
 #: true one, and runs of one kind are quick. What is not listed stays where it is, and nothing moves past it.
 _RANK = {Confirm: 0, Extend: 0, Release: 0, Publish: 1, PublishMany: 1, Fetch: 2}
@@ -54,7 +55,8 @@ class Committer:
         self._waiting_bytes = 0
         self._scheduled = False
         self._broken = False
-        self._slow_seconds = 0.0
+        #: the median of the last syncs, followed in small steps: one that hangs must not change the gear
+        self._sync_seconds = 0.0
         #: for /metrics
         self.groups = self.commands = self.refused = 0
 
@@ -69,7 +71,7 @@ class Committer:
     @property
     def gear(self) -> str:
         """ "loop" or "thread"."""
-        slow = self._slow_seconds > SLOW_SYNC_SECONDS / (2 if self._thread else 1)
+        slow = self._sync_seconds > SLOW_SYNC_SECONDS / (2 if self._thread else 1)
         return "thread" if self._store.threaded or slow else "loop"
 
     def submit(self, command: Command, done: Done, size: int = 0) -> None:
@@ -125,7 +127,8 @@ class Committer:
         return arrange(waiting[:count])
 
     def _finish(self, group: list[tuple[Command, Done, int]], applied: Applied) -> None:
-        self._slow_seconds += (self._store.sync_seconds - self._slow_seconds) / 8
+        longer = self._store.sync_seconds > self._sync_seconds
+        self._sync_seconds += SYNC_STEP_SECONDS if longer else -SYNC_STEP_SECONDS
         # Scheduled before the answers go out, so that what they bring joins the next group at once.
         self._scheduled = bool(self._waiting)
         if self._scheduled:

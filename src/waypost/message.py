@@ -21,6 +21,7 @@ import os
 import re
 from array import array
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
@@ -28,7 +29,8 @@ _ID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7([0-9a-f]{3})-([89ab][0-9a-f]{3}
 _RECEIPT = re.compile(r"([1-9a-f][0-9a-f]{0,14})-([0-9a-f]{16})")
 
 _SALT_BITS = 26
-_SALT_MASK = (1 << _SALT_BITS) - 1
+#: the part of 64 random bits that an id has room for
+SALT_MASK = (1 << _SALT_BITS) - 1
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,16 +62,19 @@ class MessageId(msgspec.Struct, frozen=True, gc=False):
 
 
 def make_id(sequence: int, salt: int, created_at: int) -> str:
-    bits = sequence << _SALT_BITS | salt & _SALT_MASK
-    ms = created_at // 1_000
+    bits = sequence << _SALT_BITS | salt & SALT_MASK
     # %-formatting takes less than half the time of an f-string here, and every answer has an id.
-    return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031
-        ms >> 16,
-        ms & 0xFFFF,
+    return "%s%03x-%04x-%012x" % (  # noqa: UP031
+        _time_part(created_at // 1_000),
         bits >> 62,
         0x8000 | bits >> 48 & 0x3FFF,
         bits & 0xFFFFFFFFFFFF,
     )
+
+
+@lru_cache(1_024)
+def _time_part(ms: int) -> str:
+    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
 
 
 def parse_id(text: str) -> MessageId | None:
@@ -79,12 +84,7 @@ def parse_id(text: str) -> MessageId | None:
         return None
     high, low, a, b, c = match.groups()
     bits = int(a, 16) << 62 | (int(b, 16) & 0x3FFF) << 48 | int(c, 16)
-    return MessageId(bits >> _SALT_BITS, bits & _SALT_MASK, int(high, 16) << 16 | int(low, 16))
-
-
-def id_salt(salt: int) -> int:
-    """The part of 64 random bits that an id has room for."""
-    return salt & _SALT_MASK
+    return MessageId(bits >> _SALT_BITS, bits & SALT_MASK, int(high, 16) << 16 | int(low, 16))
 
 
 def make_receipt(offset: int, salt: int) -> str:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import apsw
@@ -17,6 +18,7 @@ from waypost.errors import DiskLow, Failed, PayloadDamaged, StoreBroken, StoreUn
 from waypost.message import Envelope, payload_hash
 from waypost.store import Applied
 from waypost.stores.sqlite import SqliteStore, files
+from waypost.stores.sqlite.checkpoints import Checkpoints
 from waypost.stores.sqlite.disk import Disk
 
 #: made by the first release: three messages in queue `a`, of which the first is confirmed and the second fetched, and
@@ -176,15 +178,15 @@ def test_a_body_that_no_message_names_is_removed_at_the_next_start(path: Path) -
 def test_one_command_that_fails_leaves_its_neighbours_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(path)
     try:
-        log_message = store._publishing._log_message
+        make_ready = store._publishing._make_ready
 
-        def fails_for_one(command: Publish) -> object:
-            if command.body == b"bad":
+        def fails_for_one(queue: object, priority: int, sequence: int, size: int) -> None:
+            if size == len(b"bad one"):
                 raise ZeroDivisionError("a fault")
-            return log_message(command)
+            make_ready(queue, priority, sequence, size)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(store._publishing, "_log_message", fails_for_one)
-        results = store.apply([publish(b"one"), publish(b"bad"), publish(b"two")]).results
+        monkeypatch.setattr(store._publishing, "_make_ready", fails_for_one)
+        results = store.apply([publish(b"one"), publish(b"bad one"), publish(b"two")]).results
         assert isinstance(results[1], Failed)
         fetched = only(store.apply([Fetch(queue="a", n=5)]))
         assert [message.body for message in fetched] == [b"one", b"two"]  # type: ignore[attr-defined]
@@ -217,6 +219,25 @@ def test_a_failure_after_the_commit_never_runs_the_group_again(path: Path, monke
     assert store.bounds() == (1, 4)
     monkeypatch.undo()
     store.close()
+
+
+def test_a_store_closes_in_the_middle_of_a_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def held(self: Checkpoints, connection: apsw.Connection) -> None:
+        inside.set()
+        assert go.wait(10)
+
+    monkeypatch.setattr(Checkpoints, "_checkpoint", held)
+    store = opened(path)
+    store._checkpoints.after_commit(store._db, 1_000_000)
+    assert inside.wait(10)
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    closing.join(0.1)  # by now it has asked the thread to stop
+    go.set()
+    closing.join(10)
+    assert not closing.is_alive()
 
 
 def test_publishes_are_refused_below_the_mark_and_the_ballast_comes_and_goes(path: Path) -> None:

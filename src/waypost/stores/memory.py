@@ -74,9 +74,9 @@ from ..errors import (
 from ..filters import Filter
 from ..instants import Clock, SteadyClock
 from ..message import (
+    SALT_MASK,
     Entropy,
     Envelope,
-    id_salt,
     make_id,
     make_receipt,
     parse_receipt,
@@ -301,7 +301,7 @@ class MemoryStore:
             return self._remember(command, Published(known.id, self._state_of(known)))
         assert isinstance(command.body, bytes)
         sequence = len(self._log) + 1
-        salt = id_salt(self._draw())
+        salt = self._draw() & SALT_MASK
         expires_at = None if command.ttl_us is None else self._now + command.ttl_us
         envelope = command.envelope
         if command.queue is None:

@@ -22,8 +22,7 @@ class Checkpoints:
     def __init__(self, path: Path, synchronous: str, on_error: Callable[[Exception], None]) -> None:
         self._path, self._synchronous, self._on_error = path, synchronous, on_error
         self._wanted = threading.Event()
-        self._rest = False
-        self._stopped = False
+        self._under_way = self._rest = self._stopped = False
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -32,7 +31,8 @@ class Checkpoints:
         if self._rest:
             self._rest = False
             writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        elif pages > PAGES and not self._wanted.is_set():
+        elif pages > PAGES and not self._under_way:
+            self._under_way = True
             self._wanted.set()
 
     def _run(self) -> None:
@@ -40,15 +40,19 @@ class Checkpoints:
         try:
             while True:
                 self._wanted.wait()
+                # Cleared before the work, so that a stop during it is seen after it.
+                self._wanted.clear()
                 if self._stopped:
                     return
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                self._rest = True
-                self._wanted.clear()
+                self._checkpoint(connection)
+                self._rest, self._under_way = True, False
         except apsw.Error as error:
             self._on_error(error)
         finally:
             connection.close()
+
+    def _checkpoint(self, connection: apsw.Connection) -> None:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def stop(self) -> None:
         self._stopped = True

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from ...commands import Publish, Published, PublishMany, Staged
+from ...commands import Publish, Published, PublishMany
 from ...delivery import OPEN, Q, State, X, message_state
-from ...errors import IdempotencyConflict, IdTaken, QueueFull, QueueNotFound
-from ...message import Entropy, id_salt, make_id
+from ...errors import IdempotencyConflict, IdTaken, QueueFull, QueueNotFound, Refused
+from ...message import SALT_MASK, Entropy, make_id
 from ...routing import queues_of, slots_of, with_object
 from .. import IDEMPOTENCY_KEPT_US
 from .names import Destination, Names
@@ -46,14 +47,16 @@ class Publishing:
         #: by what a message says of itself; emptied whenever a policy changes
         self.plans: dict[tuple[tuple[str, ...], str | None, str | None], _Plan] = {}
 
-    def publish(self, command: Publish) -> Published:
-        if command.id is not None or command.idempotency_key is not None:
-            self._check((command,))
-        return self._log_message(command)
+    def run(self, commands: Sequence[Publish], results: list[Any]) -> None:
+        """Messages that came one by one: one that is refused leaves the others alone."""
+        self._log(commands, results)
 
     def publish_many(self, command: PublishMany) -> list[Published]:
+        """All or none."""
         self._check(command.messages)
-        return [self._log_message(message) for message in command.messages]
+        published: list[Published] = []
+        self._log(command.messages, published)
+        return published
 
     def _check(self, messages: Iterable[Publish]) -> None:
         """Every message against what is there and what came before it in the request; raises for the first that
@@ -62,6 +65,8 @@ class Publishing:
         keys: dict[tuple[str | None, str], bytes] = {}
         load: dict[str, list[int]] = {}
         for message in messages:
+            if message.id is None and message.idempotency_key is None and self._plan_key(message) in self.plans:
+                continue  # its queues exist and have no limits
             known = self._idempotency_hash(message, keys) if message.idempotency_key is not None else None
             if known is None and message.id is not None:
                 known = self._own_id_hash(message, ids)
@@ -122,6 +127,9 @@ class Publishing:
     def _targets(self, command: Publish) -> tuple[str, ...]:
         return (command.queue,) if command.queue is not None else queues_of(command.envelope, self._infer_types)
 
+    def _plan_key(self, command: Publish) -> tuple[tuple[str, ...], str | None, str | None]:
+        return command.envelope.topics, command.envelope.object, command.queue
+
     def _make_plan(self, command: Publish) -> _Plan:
         """Makes the queues that are missing. Plans of queues with limits are made each time, after a look at them."""
         self._check_room(command, {})
@@ -144,75 +152,82 @@ class Publishing:
         if not any(q.policy.max_messages or q.policy.max_bytes for q in queues):
             if len(self.plans) > 10_000:
                 self.plans.clear()
-            self.plans[command.envelope.topics, command.envelope.object, command.queue] = plan
+            self.plans[self._plan_key(command)] = plan
         return plan
 
-    def _log_message(self, command: Publish) -> Published:
-        if command.idempotency_key is not None or command.id is not None:
-            known = self._first_answer(command)
-            if known is not None:
-                return known
-        envelope = command.envelope
-        plan = self.plans.get((envelope.topics, envelope.object, command.queue)) or self._make_plan(command)
-        ledger = self._ledger
-        now = ledger.now
-        sequence = ledger.head + 1
-        ledger.head = sequence + plan.offsets
-        salt = id_salt(self._draw())
-        body: bytes | str
-        if isinstance(command.body, Staged):
-            size, body = command.body.size, command.body.place
-            self._db.execute("insert into bodies values (?, ?)", (body, sequence))
-        else:
-            body = command.body
-            size = len(body)
-        self._rows.messages.append(
-            (
-                sequence,
-                now,
-                salt,
-                command.id,
-                plan.route,
-                plan.topics,
-                plan.object,
-                envelope.key,
-                envelope.mime_type,
-                envelope.timestamp,
-                envelope.sent,
-                None if envelope.producer is None else self._names.party(envelope.producer),
-                envelope.encoding,
-                msgspec.json.encode(envelope.meta).decode() if envelope.meta else None,
-                envelope.traceparent,
-                command.priority,
-                None if command.ttl_us is None else now + command.ttl_us,
-                None,
-                command.hash,
-                size,
-                body,
+    def _log(self, commands: Sequence[Publish], results: list[Any]) -> None:
+        """The hot loop: a row of `messages` each, and a place in `ready`; what is not plain is done by the way."""
+        ledger, draw, party = self._ledger, self._draw, self._names.party
+        add_row, now = self._rows.messages.append, ledger.now
+        for command in commands:
+            envelope, body = command.envelope, command.body
+            named = command.id is not None or command.idempotency_key is not None
+            try:
+                if named:
+                    self._check((command,))
+                    known = self._first_answer(command)
+                    if known is not None:
+                        results.append(known)
+                        continue
+                plan = self.plans.get((envelope.topics, envelope.object, command.queue)) or self._make_plan(command)
+            except Refused as refusal:
+                results.append(refusal)
+                continue
+            sequence = ledger.head + 1
+            ledger.head = sequence + plan.offsets
+            salt = draw() & SALT_MASK
+            size, stored = (len(body), body) if isinstance(body, bytes) else (body.size, body.place)
+            ttl_us = command.ttl_us
+            add_row(
+                (
+                    sequence,
+                    now,
+                    salt,
+                    command.id,
+                    plan.route,
+                    plan.topics,
+                    plan.object,
+                    envelope.key,
+                    envelope.mime_type,
+                    envelope.timestamp,
+                    envelope.sent,
+                    None if envelope.producer is None else party(envelope.producer),
+                    envelope.encoding,
+                    msgspec.json.encode(envelope.meta).decode() if envelope.meta else None,
+                    envelope.traceparent,
+                    command.priority,
+                    None if ttl_us is None else now + ttl_us,
+                    None,
+                    command.hash,
+                    size,
+                    stored,
+                )
             )
-        )
-        queue = plan.plain
-        if queue is None or command.delay_us or command.ttl_us is not None:
-            self._route(command, plan, sequence, size)
-        else:
-            place = (queue.number, command.priority)
-            sequences = self._rows.ready.get(place)
-            if sequences is None:
-                sequences = self._rows.ready[place] = array("q")
-            sequences.append(sequence)
-            queue.states[Q] += 1
-            queue.ready += 1
-            queue.bytes += size
-            ledger.touched.add(queue)
-            ledger.roused.add(queue)
-            if queue.marks:
-                ledger.lower_marks(queue, (command.priority, sequence, 0))
-        published = Published(command.id or make_id(sequence, salt, now), Q if plan.parts else X)
-        if command.id is not None:
-            self._db.execute("insert into own_ids values (?, ?)", (command.id, sequence))
-        if command.idempotency_key is not None:
-            self._remember_key(command, published)
-        return published
+            if stored is not body:
+                self._db.execute("insert into bodies values (?, ?)", (stored, sequence))
+            queue = plan.plain
+            if queue is None or command.delay_us or ttl_us is not None:
+                self._route(command, plan, sequence, size)
+            else:
+                self._make_ready(queue, command.priority, sequence, size)
+            published = Published(command.id or make_id(sequence, salt, now), Q if plan.parts else X)
+            if named:
+                self._remember(command, sequence, published)
+            results.append(published)
+
+    def _make_ready(self, queue: Destination, priority: int, sequence: int, size: int) -> None:
+        place = (queue.number, priority)
+        sequences = self._rows.ready.get(place)
+        if sequences is None:
+            sequences = self._rows.ready[place] = array("q")
+            self._ledger.touched.add(queue)
+            self._ledger.roused.add(queue)
+        sequences.append(sequence)
+        queue.states[Q] += 1
+        queue.ready += 1
+        queue.bytes += size
+        if queue.marks:
+            self._ledger.lower_marks(queue, (priority, sequence, 0))
 
     def _route(self, command: Publish, plan: _Plan, sequence: int, size: int) -> None:
         """The slots one by one, where one of them has a delay, a ttl, an order by key, or siblings."""
@@ -261,6 +276,11 @@ class Publishing:
         route = self._db.execute("select route from messages where sequence = ?", (sequence,)).get
         states = [state for _, state in self._reader.states(sequence, route)]
         return message_state(states) if states else X
+
+    def _remember(self, command: Publish, sequence: int, published: Published) -> None:
+        if command.id is not None:
+            self._db.execute("insert into own_ids values (?, ?)", (command.id, sequence))
+        self._remember_key(command, published)
 
     def _remember_key(self, command: Publish, published: Published) -> None:
         if command.idempotency_key is not None:

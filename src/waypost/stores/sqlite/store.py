@@ -122,11 +122,11 @@ class SqliteStore:
         self._jobs = Jobs(*parts)
         #: the hot ones see a run of commands at once
         self._runs: dict[type, Callable[[Sequence[Any], list[Any]], None]] = {
+            Publish: self._publishing.run,
             Fetch: self._fetching.run,
             Confirm: self._settling.confirm_run,
         }
         self._do: dict[type, Callable[[Any], Any]] = {
-            Publish: self._publishing.publish,
             PublishMany: self._publishing.publish_many,
             Extend: self._settling.extend,
             Release: self._settling.release,
@@ -229,14 +229,13 @@ class SqliteStore:
         return applied
 
     def _run(self, kind: type, commands: Sequence[Command], results: list[Any]) -> None:
-        run = self._runs.get(kind)
-        if run is not None:
-            self._rows.flush()
-            run(commands, results)
-            return
         if kind is not Publish and kind is not PublishMany:
             self._rows.flush()
-            self._save_head()
+        run = self._runs.get(kind)
+        if run is not None:
+            run(commands, results)
+            return
+        self._save_head()
         do = self._do[kind]
         for command in commands:
             try:
