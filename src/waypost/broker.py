@@ -22,6 +22,7 @@ from .commands import (
     JOB_DEFAULTS,
     JOB_STATES,
     Command,
+    Confirm,
     Fetch,
     Fetched,
     Job,
@@ -36,10 +37,12 @@ from .commands import (
     Work,
 )
 from .committer import Committer, Done
-from .errors import Busy, QueueNotFound, Refused, StoreBroken
+from .delivery import Outcome, Reason
+from .errors import Busy, ConsumerRequired, PayloadDamaged, PayloadReaped, QueueNotFound, Refused, StoreBroken
 from .filters import Filter
 from .instants import SECOND
 from .message import payload_hash
+from .names import ANONYMOUS
 from .store import Applied, Event, Store
 
 log = logging.getLogger("waypost")
@@ -185,6 +188,9 @@ class Broker:
         if ready is None and self.committer.idle:
             done(QueueNotFound(command.queue))
             return None
+        if ready == 0 and command.consumer == ANONYMOUS and self._counts_consumers(command.queue):
+            done(ConsumerRequired(f"queue {command.queue!r} counts its consumers"))
+            return None
         waiter = None
         if wait_us and not self._stopping:
             self._tickets += 1
@@ -196,10 +202,14 @@ class Broker:
             else:
                 self._park(waiter)
         elif waiter is None:
-            self.committer.submit(command, lambda result: self._hand_over(result, done))
+            self.committer.submit(command, lambda result: self._hand_over(result, command.queue, done))
         else:
             self._try(waiter)
         return waiter
+
+    def _counts_consumers(self, queue: str) -> bool:
+        info = self.store.queue(queue)
+        return info is not None and info.policy.counts_consumers
 
     def give_up(self, waiter: Waiter) -> None:
         """Its connection is gone: forget the fetch. What is being fetched for it already comes to `done` all the same."""
@@ -230,7 +240,7 @@ class Broker:
                 # Ready, but not for this one: the next in line may have it.
                 self._wake(waiter.command.queue, 1, waiter.ticket)
             else:
-                self._hand_over(result, waiter.done)
+                self._hand_over(result, waiter.command.queue, waiter.done)
 
         self.committer.submit(waiter.command, tried)
 
@@ -251,19 +261,32 @@ class Broker:
             ready -= waiter.command.n
             self._try(waiter)
 
-    def _hand_over(self, result: Any, done: Done) -> None:
-        """Large bodies are read in a thread first."""
+    def _hand_over(self, result: Any, queue: str, done: Done) -> None:
+        """Large bodies are read in a thread first; one that is damaged goes to the dead letters instead."""
         if isinstance(result, Refused) or not any(isinstance(message.body, Staged) for message in result):
             done(result)
             return
 
-        def read() -> list[Fetched]:
-            return [_with_body(message, self.store) for message in result]
+        def read() -> tuple[list[Fetched], list[str]]:
+            whole, damaged = [], []
+            for message in result:
+                try:
+                    whole.append(_with_body(message, self.store))
+                except (PayloadDamaged, PayloadReaped) as error:
+                    log.error("message %s: %s", message.id, error)
+                    damaged.append(message.receipt)
+            return whole, damaged
 
-        def finished(future: asyncio.Future[list[Fetched]]) -> None:
+        def finished(future: asyncio.Future[tuple[list[Fetched], list[str]]]) -> None:
             error = future.exception()
             if error is None:
-                done(future.result())
+                whole, damaged = future.result()
+                if damaged:
+                    invalid = Confirm(
+                        queue=queue, receipts=damaged, outcome=Outcome.INVALID, reason=Reason.DAMAGED
+                    )
+                    self.submit(invalid, _ignore)
+                done(whole)
             elif isinstance(error, Refused):
                 done(error)
             else:

@@ -23,6 +23,8 @@ class Staged(msgspec.Struct, frozen=True, gc=False):
     size: int
     #: the store's own word for where it lies
     place: str
+    #: SHA-256 of what must be there
+    hash: bytes = b""
 
 
 class Publish(msgspec.Struct, kw_only=True, gc=False):

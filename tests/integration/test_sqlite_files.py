@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from waypost.commands import Confirm, DeclareQueue, Fetch, Publish, Staged
+from waypost.broker import Broker
+from waypost.commands import Confirm, DeclareQueue, Fetch, Fetched, Publish, Staged
 from waypost.delivery import State
 from waypost.errors import DiskLow, Failed, PayloadDamaged, StoreBroken, StoreUnusable
 from waypost.message import Envelope, payload_hash
@@ -168,10 +170,69 @@ def test_a_body_that_no_message_names_is_removed_at_the_next_start(path: Path) -
     command.body, command.hash = kept, payload_hash(b"x" * 100_000)
     store.apply([command])
     store.close()
-    assert len(list((path.parent / "bodies").iterdir())) == 2
+    assert len(list(path.with_name("waypost.db.bodies").iterdir())) == 2
     store = opened(path)
     assert isinstance(kept, Staged)
-    assert [body.name for body in (path.parent / "bodies").iterdir()] == [kept.place]
+    assert [body.name for body in path.with_name("waypost.db.bodies").iterdir()] == [kept.place]
+    store.close()
+
+
+def test_two_stores_may_share_a_folder(tmp_path: Path) -> None:
+    one = opened(tmp_path / "one.db")
+    body = one.stage(b"x" * 100_000)
+    one.apply([Publish(envelope=Envelope(topics=("a.x",)), body=body, hash=payload_hash(b"x" * 100_000))])
+    other = opened(tmp_path / "other.db")
+    other.close()
+    (fetched,) = only(one.apply([Fetch(queue="a")]))  # type: ignore[misc]
+    assert one.unstage(fetched.body) == b"x" * 100_000
+    one.close()
+
+
+@pytest.mark.parametrize("harm", ["other bytes", "no file"])
+def test_a_large_body_that_is_damaged_becomes_a_dead_letter(path: Path, harm: str) -> None:
+    async def test() -> None:
+        store = opened(path)
+        broker = Broker(store, on_broken=lambda error: pytest.fail(str(error)))
+        topics = Envelope(topics=("a.x",))
+        await broker.ask(Publish(envelope=topics, body=b"x" * 100_000))
+        await broker.ask(Publish(envelope=topics, body=b"y" * 100_000))
+        (first,) = [f for f in path.with_name("waypost.db.bodies").iterdir() if f.read_bytes()[:1] == b"x"]
+        if harm == "no file":
+            first.unlink()
+        else:
+            first.write_bytes(b"z" * 100_000)
+        fetched: asyncio.Future[list[Fetched]] = asyncio.get_running_loop().create_future()
+        broker.fetch(Fetch(queue="a", n=2), fetched.set_result)
+        assert [message.body for message in await fetched] == [b"y" * 100_000]
+        await broker.committer.flush()
+        queue = store.queue("a")
+        assert queue is not None
+        assert queue.states == {State.I: 1, State.F: 1}
+        await broker.close()
+
+    asyncio.run(test())
+
+
+def test_a_start_that_was_killed_does_not_stop_the_next(path: Path) -> None:
+    opened(path).close()
+    db = apsw.Connection(str(path))
+    db.execute("create table pregrown (filling)")
+    db.close()
+    opened(path, pregrown_bytes=1 << 20).close()
+
+
+def test_a_checkpoint_on_a_full_disk_gives_up_the_ballast_and_breaks_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def wal_checkpoint(self, **_: object) -> None:
+            raise apsw.FullError("full")
+
+    store = opened(path)
+    assert files.ballast(path).exists()
+    store._checkpoints._checkpoint(Full())  # type: ignore[arg-type]
+    assert not files.ballast(path).exists()
+    assert only(store.apply([publish()])).state is State.Q  # type: ignore[attr-defined]
     store.close()
 
 

@@ -13,11 +13,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...commands import Staged
-from ...errors import DiskLow, PayloadReaped, StoreBroken
+from ...errors import DiskLow, PayloadDamaged, PayloadReaped, StoreBroken
+from ...message import payload_hash
 from .files import sync_path
 
 #: written and synced a piece at a time, so that the small commits' syncs never wait for long
 PIECE_BYTES = 1 << 20
+
+
+#: macOS has no fdatasync
+_sync = getattr(os, "fdatasync", os.fsync)
 
 
 class Bodies:
@@ -41,7 +46,7 @@ class Bodies:
                 view = memoryview(body)
                 while view:
                     view = view[os.write(fd, view[:PIECE_BYTES]) :]
-                    os.fdatasync(fd)
+                    _sync(fd)
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -55,11 +60,14 @@ class Bodies:
 
     def get(self, body: Staged) -> bytes:
         try:
-            return (self._folder / body.place).read_bytes()
+            found = (self._folder / body.place).read_bytes()
         except FileNotFoundError:
             raise PayloadReaped("the body was reaped while it was read") from None
         except OSError as error:
             raise StoreBroken(f"cannot read body {body.place}: {error.strerror}") from error
+        if payload_hash(found) != body.hash:
+            raise PayloadDamaged(f"body {body.place} does not fit its checksum")
+        return found
 
     def remove(self, names: Iterable[str]) -> None:
         """After the commit that forgot them; what is left by a crash goes at the next start."""

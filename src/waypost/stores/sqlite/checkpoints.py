@@ -19,8 +19,11 @@ PAGES = 4_000
 
 
 class Checkpoints:
-    def __init__(self, path: Path, synchronous: str, on_error: Callable[[Exception], None]) -> None:
-        self._path, self._synchronous, self._on_error = path, synchronous, on_error
+    def __init__(
+        self, path: Path, synchronous: str, *, on_full: Callable[[], None], on_error: Callable[[Exception], None]
+    ) -> None:
+        self._path, self._synchronous = path, synchronous
+        self._on_full, self._on_error = on_full, on_error
         self._wanted = threading.Event()
         self._under_way = self._rest = self._stopped = False
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
@@ -30,7 +33,7 @@ class Checkpoints:
         """Called by the writer with the log's length."""
         if self._rest:
             self._rest = False
-            writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._checkpoint(writer)
         elif pages > PAGES and not self._under_way:
             self._under_way = True
             self._wanted.set()
@@ -52,7 +55,11 @@ class Checkpoints:
             connection.close()
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        """A full disk is no damage: the log stays as it is, and grows, until there is room again."""
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.FullError:
+            self._on_full()
 
     def stop(self) -> None:
         self._stopped = True

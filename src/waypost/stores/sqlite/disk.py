@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from ...errors import DiskLow
+from .files import ballast
 
 MARK_BYTES = 128 << 20
 BALLAST_BYTES = 32 << 20
@@ -21,7 +22,7 @@ EVERY_SECONDS = 0.25
 class Disk:
     def __init__(self, path: Path, mark_bytes: int = MARK_BYTES, ballast_bytes: int = BALLAST_BYTES) -> None:
         self._folder = path.parent
-        self._ballast = path.with_name(path.name + ".ballast")
+        self._ballast = ballast(path)
         self._mark, self._size = mark_bytes, ballast_bytes
         self._looked = 0.0
         self._refusal: DiskLow | None = None
@@ -53,7 +54,7 @@ class Disk:
         try:
             fd = os.open(self._ballast, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(fd, 0, self._size)
+                _allocate(fd, self._size)
             finally:
                 os.close(fd)
             self._held = True
@@ -63,3 +64,10 @@ class Disk:
     def give_up(self) -> None:
         self._ballast.unlink(missing_ok=True)
         self._held = False
+
+
+def _allocate(fd: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:  # macOS
+        os.pwrite(fd, bytes(size), 0)

@@ -136,14 +136,14 @@ class Fetching:
         return fetched
 
     def _fetched(self, row: Row, receipt: str, attempt: int, until_at: int) -> Fetched:
-        _, sequence, _, _, created_at, salt, own_id, _, size, body = row[:10]
+        _, sequence, _, _, created_at, salt, own_id, hash, size, body = row[:10]
         return Fetched(
             own_id or make_id(sequence, salt, created_at),
             receipt,
             attempt,
             self._envelope(row[10:]),
             created_at,
-            Staged(size, body) if isinstance(body, str) else body,
+            Staged(size, body, hash) if isinstance(body, str) else body,
             until_at,
         )
 

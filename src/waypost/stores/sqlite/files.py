@@ -3,7 +3,7 @@
     waypost.db         the store; its -wal and -shm beside it
     waypost.db.lock    held by the one process that writes
     waypost.db.ballast room kept for fetch and confirm on a full disk
-    bodies/            large bodies, one file each
+    waypost.db.bodies/ large bodies, one file each
     waypost.db.v1-…    the copy made before a migration
 
 What is checked here is what the promise rests on: a fixed SQLite, the write-ahead log with a full sync, one
@@ -43,6 +43,10 @@ def schema_text(name: str = "schema.sql") -> str:
     return resources.files(__package__).joinpath(name).read_text("utf-8")
 
 
+def ballast(path: Path) -> Path:
+    return path.with_name(path.name + ".ballast")
+
+
 def make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +81,8 @@ def connect(path: Path, synchronous: str = "full") -> apsw.Connection:
     connection = apsw.Connection(str(path), statementcachesize=200)
     connection.set_busy_timeout(5_000)
     connection.execute("pragma temp_store = memory; pragma wal_autocheckpoint = 0; pragma cache_size = -8192")
+    # Only macOS knows these; there a plain fsync does not reach the disk.
+    connection.execute("pragma fullfsync = on; pragma checkpoint_fullfsync = on")
     connection.execute(f"pragma synchronous = {synchronous}")
     return connection
 
@@ -174,9 +180,14 @@ def _checkpoint(connection: apsw.Connection, path: Path) -> None:
 
 
 def _pregrow(connection: apsw.Connection, size: int) -> None:
-    connection.execute("create table pregrown (filling)")
-    with connection:
-        connection.execute("insert into pregrown values (zeroblob(?))", (size,))
+    """A start that was killed may have left the table; a disk without the room serves without."""
+    connection.execute("drop table if exists pregrown")
+    try:
+        with connection:
+            connection.execute("create table pregrown (filling)")
+            connection.execute("insert into pregrown values (zeroblob(?))", (size,))
+    except apsw.FullError:
+        return
     connection.execute("drop table pregrown")
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
 

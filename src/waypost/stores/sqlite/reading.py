@@ -164,7 +164,7 @@ class Reader:
         if body is None:
             raise PayloadReaped(f"the body of {id!r} was reaped")
         if isinstance(body, str):
-            return Staged(size, body)
+            return Staged(size, body, hash)
         if payload_hash(body) != hash:
             raise PayloadDamaged(f"the body of {id!r} does not fit its checksum")
         return bytes(body)

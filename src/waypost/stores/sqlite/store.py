@@ -9,6 +9,7 @@ go slot by slot through the ledger. Memory is decided before the commit, so a ro
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -95,11 +96,17 @@ class SqliteStore:
         files.make_folder(self.path)
         self._lock = files.Lock(self.path)
         try:
+            if shutil.disk_usage(self.path.parent).free < ballast_bytes:
+                files.ballast(self.path).unlink(missing_ok=True)  # to have room for the checkpoint
             self._db: Db = files.open_file(
-                self.path, now=self.clock(), synchronous=synchronous, pregrown_bytes=pregrown_bytes, migrations=migrations
+                self.path,
+                now=self.clock(),
+                synchronous=synchronous,
+                pregrown_bytes=pregrown_bytes,
+                migrations=migrations,
             )
             self._names = Names(self._db)
-            self._bodies = Bodies(self.path.parent / "bodies", self._is_body)
+            self._bodies = Bodies(self.path.with_name(self.path.name + ".bodies"), self._is_body)
             self._read_db: Db = files.connect(self.path)
             self._read_db.execute("pragma query_only = true; pragma cache_size = -2048")
         except BaseException:
@@ -109,8 +116,10 @@ class SqliteStore:
         own_reader = Reader(self._db, self._names)
         self._ledger = Ledger(self._db, self._names, own_reader)
         self._reaper = Reaper(self._db, self._names, own_reader, self._ledger, log_keep_us)
-        self._checkpoints = Checkpoints(self.path, synchronous, self._checkpoint_failed)
         self._disk = Disk(self.path, disk_mark_bytes, ballast_bytes)
+        self._checkpoints = Checkpoints(
+            self.path, synchronous, on_full=self._disk.give_up, on_error=self._checkpoint_failed
+        )
         self._wal_pages = 0
         self._db.set_wal_hook(self._committed)
         self._load_head()
@@ -158,6 +167,7 @@ class SqliteStore:
     def apply(self, commands: Sequence[Command]) -> Applied:
         if self._broken is not None:
             raise StoreBroken(f"checkpoint of {self.path} failed: {self._broken}") from self._broken
+        self._disk.refusal()  # gives the ballast up in time, also where nobody publishes
         try:
             applied = self._transaction(commands)
         except (StoreBroken, *_FATAL) as error:
@@ -382,6 +392,7 @@ class SqliteStore:
     def stats(self) -> Stats:
         oldest, head = self.bounds()
         sizes = [path.stat().st_size for path in self.path.parent.glob(self.path.name + "*") if path.is_file()]
+        sizes.append(self._read_db.execute(_BODY_BYTES).get or 0)
         return Stats(oldest=oldest, head=head, disk_bytes=sum(sizes))
 
     def close(self) -> None:
@@ -394,6 +405,7 @@ class SqliteStore:
         self._lock.release()
 
 
+_BODY_BYTES = "select sum(size) from bodies cross join messages on messages.sequence = bodies.sequence"
 _NEXT_DUE = """
     select (select due_at from deliveries where due_at is not null order by due_at limit 1),
            (select expires_at from deliveries where expires_at is not null and state in (3, 7)
