@@ -1,0 +1,151 @@
+"""A few kills of the proof that `make prove` runs at length; and that its judge finds what it looks for."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from prove.kills import round_of_kills
+from prove.messages import make_message, number_of
+from prove.record import Confirmed, Delivered, Record, Sent
+from prove.verdict import FAULTY, Event, Verdict, judge
+
+RUN = "test"
+Depths = dict[str, dict[str, int]]
+
+
+@pytest.mark.timeout(110)
+def test_nothing_acknowledged_is_lost_however_often_the_broker_is_killed() -> None:
+    struck = round_of_kills(seed=20, kills=4)
+
+    verdict = struck.verdict
+    assert verdict.findings == []
+    assert verdict.faultless
+    assert struck.faults == 4
+    assert verdict.acknowledged > 100
+    assert verdict.confirmed > 100
+    assert verdict.events >= 4 * verdict.acknowledged
+
+
+# ── the judge ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Case:
+    """One message that was published, fetched and confirmed, as the load and the log saw it."""
+
+    def __init__(self) -> None:
+        message = replace(make_message(RUN, 1), queues=("orders",))
+        self.record = Record(RUN, heads=[0])
+        self.record.sent[1] = Sent(message, life=1, id="one", acknowledged_life=1)
+        self.record.delivered.append(Delivered("one", "orders", 1, 1, 1, self.record.tick(), "receipt"))
+        self.record.confirmed.append(Confirmed("one", "orders", 1, "S", 1, self.record.tick()))
+        self.log = [
+            Event(1, "t1", "one", 1, "L", hash=message.hash),
+            Event(2, "t1", "one", 1, "Q", "orders", 0, "L", 0),
+            Event(3, "t2", "one", 1, "F", "orders", 0, "Q", 1),
+            Event(4, "t3", "one", 1, "S", "orders", 0, "F", 1),
+            Event(5, "t3", "one", 1, "X", from_state="L"),
+        ]
+        self.depths: Depths = {"orders": {"S": 1, "Q": 0}}
+
+    def verdict(self) -> Verdict:
+        return judge(self.record, self.log, self.depths)
+
+    def found(self) -> dict[str, int]:
+        verdict = self.verdict()
+        return {name: count for name in FAULTY if (count := getattr(verdict, name))}
+
+    def change(self, line: int, /, **changes: object) -> None:
+        self.log[line - 1] = msgspec.structs.replace(self.log[line - 1], **changes)
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def test_a_whole_life_has_nothing_wrong_with_it(case: Case) -> None:
+    assert case.found() == {}
+    assert case.verdict().acknowledged == case.verdict().confirmed == 1
+
+
+def test_an_acknowledged_message_that_is_not_there_is_lost_and_forgotten(case: Case) -> None:
+    case.record.delivered, case.record.confirmed, case.log, case.depths = [], [], [], {}
+    assert case.found() == {"lost": 1, "forgotten": 1}
+
+
+def test_an_acknowledged_message_that_was_never_delivered_is_lost(case: Case) -> None:
+    case.record.delivered, case.record.confirmed = [], []
+    assert case.found() == {"lost": 1}
+
+
+def test_a_dead_letter_is_not_lost(case: Case) -> None:
+    case.record.delivered, case.record.confirmed = [], []
+    case.change(4, to_state="E")
+    del case.log[4]
+    case.depths = {"orders": {"E": 1}}
+    assert case.found() == {}
+    assert case.verdict().dead == 1
+
+
+def test_a_delivery_after_its_confirm_is_again(case: Case) -> None:
+    case.record.delivered.append(Delivered("one", "orders", 1, 1, 2, case.record.tick(), "receipt"))
+    assert case.found() == {"again": 1}
+
+
+def test_a_confirm_without_its_line_is_forgotten(case: Case) -> None:
+    del case.log[3:]
+    case.depths = {"orders": {"F": 1}}
+    assert case.found() == {"forgotten": 1}
+
+
+def test_a_body_that_nobody_sent_is_unexpected(case: Case) -> None:
+    case.record.delivered[0] = replace(case.record.delivered[0], number=None)
+    assert case.found() == {"lost": 1, "unexpected": 1}
+
+
+def test_a_refused_publish_that_is_there_is_unexpected(case: Case) -> None:
+    case.record.sent[1].refused = True
+    assert case.found() == {"unexpected": 1}
+
+
+def test_a_publish_that_is_two_messages_is_duplicated(case: Case) -> None:
+    case.log.append(Event(6, "t4", "two", 6, "L", hash=case.record.sent[1].hash))
+    assert case.found() == {"duplicated": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        (3, {"offset": 7}),
+        (3, {"at": "t0"}),
+        (3, {"from_state": "R"}),
+        (3, {"attempt": 2}),
+        (2, {"to_state": "S"}),
+        (5, {"to_state": "Q"}),
+        (1, {"sequence": 2}),
+    ],
+)
+def test_a_line_that_cannot_be_is_illegal(case: Case, line: int, changes: dict[str, object]) -> None:
+    case.change(line, **changes)
+    assert case.verdict().illegal
+
+
+def test_a_depth_that_differs_from_a_recount_is_illegal(case: Case) -> None:
+    case.depths = {"orders": {"S": 1, "Q": 1}}
+    assert case.found() == {"illegal": 1}
+
+
+def test_what_was_stored_without_an_answer_is_recovered_and_marks_its_life(case: Case) -> None:
+    case.record.heads.append(5)
+    case.record.sent[1].id = case.record.sent[1].acknowledged_life = None
+    verdict = case.verdict()
+    assert verdict.faultless
+    assert (verdict.recovered, verdict.unanswered_lives) == (1, [1])
+
+
+def test_a_body_is_known_by_its_bytes() -> None:
+    body = make_message(RUN, 17).body
+    assert number_of(RUN, body) == 17
+    assert number_of(RUN, body[:-1] + b"?") is None
+    assert number_of("other", body) is None
