@@ -82,6 +82,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self.committer = Committer(store, on_applied=self._applied, on_broken=on_broken, **limits)
         self._threads = ThreadPoolExecutor(2, "payload")
+        self._staging: set[asyncio.Future[None]] = set()
         self._staging_bytes = 0
         self._parked: dict[str, dict[int, Waiter]] = {}
         self._tickets = 0
@@ -146,7 +147,9 @@ class Broker:
             self.committer.submit(command, done, size)
         else:
             messages = command.messages
-            self._stage(messages, size, done, lambda: self.committer.submit(command, done, sum(map(_held, messages))))
+            self._stage(
+                messages, size, done, lambda: self.committer.submit(command, done, sum(map(_held, messages)))
+            )
 
     def _publish_refusal(self) -> Exception | None:
         if self._stopping:
@@ -168,6 +171,7 @@ class Broker:
                     message.body = self.store.stage(body)
 
         def staged(future: asyncio.Future[None]) -> None:
+            self._staging.discard(future)
             self._staging_bytes -= size
             error = future.exception()
             if error is None:
@@ -178,7 +182,9 @@ class Broker:
                 self.committer.broke(error)
 
         self._staging_bytes += size
-        self._loop.run_in_executor(self._threads, put_away).add_done_callback(staged)
+        future = self._loop.run_in_executor(self._threads, put_away)
+        self._staging.add(future)
+        future.add_done_callback(staged)
 
     # ── fetch, with its wait ────────────────────────────────────────────────────────────────
 
@@ -296,7 +302,9 @@ class Broker:
 
     # ── work on many, and the log ───────────────────────────────────────────────────────────
 
-    async def start_job(self, kind: JobKind, filter: Filter, *, dry_run: bool = False) -> tuple[Job | None, int]:
+    async def start_job(
+        self, kind: JobKind, filter: Filter, *, dry_run: bool = False
+    ) -> tuple[Job | None, int]:
         """(the accepted job, how many deliveries match now)."""
         wanted = filter.states if filter.states is not None else JOB_DEFAULTS[kind]
         chosen = Filter(
@@ -415,8 +423,8 @@ class Broker:
 
     async def close(self) -> None:
         self.drain()
-        while self._staging_bytes:
-            await asyncio.sleep(0.001)
+        while self._staging:
+            await asyncio.wait(self._staging)
         await self.committer.flush()
         self.committer.close()
         self._threads.shutdown()

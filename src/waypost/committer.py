@@ -55,6 +55,8 @@ class Committer:
         self._waiting_bytes = 0
         self._scheduled = False
         self._broken = False
+        #: somebody waits until nothing does
+        self._quiet: asyncio.Future[None] | None = None
         #: the median of the last syncs, followed in small steps: one that hangs must not change the gear
         self._sync_seconds = 0.0
         #: for /metrics
@@ -103,7 +105,9 @@ class Committer:
             return
         self._finish(group, applied)
 
-    def _applied_in_thread(self, group: list[tuple[Command, Done, int]], future: asyncio.Future[Applied]) -> None:
+    def _applied_in_thread(
+        self, group: list[tuple[Command, Done, int]], future: asyncio.Future[Applied]
+    ) -> None:
         error = future.exception()
         if error is None:
             self._finish(group, future.result())
@@ -140,19 +144,25 @@ class Committer:
                 # Committed all the same; the others of the group must hear of theirs.
                 log.exception("an answer could not be given")
         self._on_applied(applied)
+        if self._quiet is not None and not self._scheduled:
+            self._quiet.set_result(None)
+            self._quiet = None
 
     def broke(self, error: BaseException) -> None:
         """Nothing is answered any more: what a store acknowledges after a failed commit may be lost."""
         if not self._broken:
             self._broken = True
-            broken = error if isinstance(error, StoreBroken) else StoreBroken(f"{type(error).__name__}: {error}")
+            broken = (
+                error if isinstance(error, StoreBroken) else StoreBroken(f"{type(error).__name__}: {error}")
+            )
             broken.__cause__ = error if broken is not error else error.__cause__
             self._on_broken(broken)
 
     async def flush(self) -> None:
         """Until nothing waits."""
         while self._scheduled and not self._broken:
-            await asyncio.sleep(0.001)
+            self._quiet = self._loop.create_future()
+            await self._quiet
 
     def close(self) -> None:
         if self._thread is not None:

@@ -83,7 +83,9 @@ class MessageNotFound(Refused):
     status, code, title = 404, "MESSAGE_NOT_FOUND", "Message not found"
 
     def __init__(self, id: str) -> None:
-        super().__init__(f"no message {id!r}", "completed messages are kept for the queue's `keep`, 7 days by default")
+        super().__init__(
+            f"no message {id!r}", "completed messages are kept for the queue's `keep`, 7 days by default"
+        )
 
 
 class JobNotFound(Refused):

@@ -35,7 +35,9 @@ def check_short_queue(name: str) -> str:
     """A queue in one of MQ-Core's paths."""
     if name in RESERVED:
         raise RequestInvalid(
-            f"{name!r} is a reserved word", "use another name, or /v1/queues and /in for this one", "NAME_RESERVED"
+            f"{name!r} is a reserved word",
+            "use another name, or /v1/queues and /in for this one",
+            "NAME_RESERVED",
         )
     return check_name(name)
 

@@ -135,7 +135,9 @@ def _flag(field: str) -> Any:
 
 def _limit(field: str) -> Any:
     def read(name: str, value: object) -> dict[str, int | None]:
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**62):
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**62
+        ):
             raise _wrong(f"{name} is a positive whole number or null", f'{{"{name}": 100000}}')
         return {field: value}
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ..config import load
-from .failures import CommandFailed
+from ..errors import RequestInvalid
+from .failures import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
     from ..client import Client
@@ -39,7 +40,11 @@ async def broker(url: str | None, *, patience: float = 0.0, **more: Any) -> Asyn
     from ..client import Client, Unreachable
 
     try:
-        async with Client(load(url=url)["url"].value, patience=patience, **more) as client:
+        opened = Client(load(url=url)["url"].value, patience=patience, **more)
+    except RequestInvalid as error:
+        raise CommandMisused(f"{error.detail}; {error.hint}") from error
+    try:
+        async with opened as client:
             yield client
     except Unreachable as error:
         raise CommandFailed(

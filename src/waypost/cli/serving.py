@@ -138,8 +138,10 @@ def log_request(head: Head) -> None:
 
 def broken(error: StoreBroken) -> NoReturn:
     """No answer may go out after a failed commit, so nothing is flushed, closed or awaited."""
+    from ..http.service import BROKEN_EXIT
+
     os.write(2, f"waypost: the store failed, stopping at once: {error}\n".encode())
-    os._exit(1)
+    os._exit(BROKEN_EXIT)
 
 
 # ── log lines ───────────────────────────────────────────────────────────────────────────────────

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from .client import Client
+from .client import BATCH_MESSAGES, Client
+from .forms import NewMessage, Published
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class BlockingClient:
     declare = _blocking(Client.declare)
     delete_queue = _blocking(Client.delete_queue)
     message = _blocking(Client.message)
+    payload = _blocking(Client.payload)
     bounds = _blocking(Client.bounds)
     stats = _blocking(Client.stats)
     redrive = _blocking(Client.redrive)
@@ -65,19 +67,40 @@ class BlockingClient:
     job = _blocking(Client.job)
     job_done = _blocking(Client.job_done)
 
-    def log(self, start: int = 1, n: int | None = None, *, follow: bool = False) -> Iterator[dict[str, Any]]:
-        events = self.client.log(start, n, follow=follow)
-        while True:
-            try:
-                yield self.wait_for(_next(events))
-            except StopAsyncIteration:
-                return
+    def publish_stream(
+        self, messages: Iterable[NewMessage | Mapping[str, Any]], batch: int = BATCH_MESSAGES
+    ) -> Iterator[list[Published]]:
+        """Any number of messages, in batches that are each all or none; gives each batch's results."""
+        return self._each(self.client.publish_stream(messages, batch))
+
+    def log(
+        self,
+        start: int = 1,
+        n: int | None = None,
+        *,
+        follow: bool = False,
+        topic: str | None = None,
+        queue: str | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        return self._each(self.client.log(start, n, follow=follow, topic=topic, queue=queue))
 
     def search(self, filter: str) -> list[dict[str, Any]]:
         async def every() -> list[dict[str, Any]]:
             return [delivery async for delivery in self.client.search(filter)]
 
         return self.wait_for(every())
+
+    def _each(self, given: AsyncGenerator[T, None]) -> Iterator[T]:
+        try:
+            while True:
+                try:
+                    yield self.wait_for(_next(given))
+                except StopAsyncIteration:
+                    return
+        finally:
+            # Whoever has enough before the end leaves no open stream behind.
+            if not self._loop.is_closed():
+                self.wait_for(_end(given))
 
     def close(self) -> None:
         if self._loop.is_closed():
@@ -96,6 +119,9 @@ class BlockingClient:
         self.close()
 
 
-async def _next(events: Any) -> dict[str, Any]:
-    event: dict[str, Any] = await anext(events)
-    return event
+async def _next(given: AsyncGenerator[T, None]) -> T:
+    return await anext(given)
+
+
+async def _end(given: AsyncGenerator[Any, None]) -> None:
+    await given.aclose()

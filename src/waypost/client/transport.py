@@ -100,12 +100,23 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
     return refused
 
 
+def check_url(url: str) -> str:
+    """A broker's address, with its scheme and without a slash at its end."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number or too high
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        raise RequestInvalid(
+            f"not a broker's address: {url!r}", "such as http://127.0.0.1:8080", "URL_INVALID"
+        )
+    return parts.geturl().rstrip("/")
+
+
 class Transport:
     def __init__(self, url: str, *, timeout: float, patience: float, connections: int) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise RequestInvalid(f"not a broker's address: {url!r}", "http://127.0.0.1:8080", "URL_INVALID")
-        self.url = parts.geturl().rstrip("/")
+        self.url = check_url(url)
         self._timeout, self._patience, self._connections = timeout, patience, connections
         self._session: aiohttp.ClientSession | None = None
 

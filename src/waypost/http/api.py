@@ -77,6 +77,8 @@ def policy_of(body: bytes) -> Policy:
 
 def selection_of(body: bytes, now: int) -> tuple[Filter, bool]:
     """(the filter, whether it is a dry run)."""
+    if not body.strip():
+        raise RequestInvalid("an empty body, where a filter is expected", _SELECTION_HINT, "JSON_INVALID")
     given: _Selection = read_json(_selection, body, _SELECTION_HINT)
     for name in ("rate", "consumer"):
         if getattr(given, name) is not None:
@@ -339,6 +341,8 @@ def _job_rows(broker: Broker) -> list[Route]:
     async def start(request: Request, kind: JobKind) -> None:
         check_query(request.head)
         filter, dry_run = selection_of(request.body, broker.clock())
+        if filter.queue is not None and broker.store.ready(filter.queue) is None:
+            raise QueueNotFound(filter.queue)
         job, matched = await broker.start_job(kind, filter, dry_run=dry_run)
         if job is None:
             _json(request, 200, {"matched": matched})
@@ -369,7 +373,12 @@ def _job_rows(broker: Broker) -> list[Route]:
                 200: Content("how many match, with dryRun", {JSON: ref("Matched")}),
                 202: Content("a job does it", {JSON: ref("Accepted")}),
             },
-            failures=(_WRONG, failure(NotOffered, "rate, consumer"), failure(Busy)),
+            failures=(
+                _WRONG,
+                failure(QueueNotFound, "the filter names one that does not exist"),
+                failure(NotOffered, "rate, consumer"),
+                failure(Busy),
+            ),
         )
 
     return [

@@ -11,11 +11,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from waypost.broker import Broker
-from waypost.delivery import LETTERS
+from waypost.delivery import ENDED, LETTERS, OPEN
 from waypost.http.wire import Stats
 from waypost.version import __version__
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+#: the states that a delivery can be in
+OF_A_DELIVERY = sorted(OPEN | ENDED)
 
 
 class Metrics(Collector):
@@ -48,8 +50,9 @@ class Metrics(Collector):
         )
         held = GaugeMetricFamily("waypost_queue_bytes", "bytes of what has not ended", labels=["queue"])
         for queue in self._broker.store.queues():
-            for state, count in queue.states.items():
-                states.add_metric([queue.name, LETTERS[state]], count)
+            # Every state, so that a rate over one does not start with its first delivery.
+            for state in OF_A_DELIVERY:
+                states.add_metric([queue.name, LETTERS[state]], queue.states.get(state, 0))
             ready.add_metric([queue.name], queue.ready)
             held.add_metric([queue.name], queue.bytes)
         yield from (states, ready, held)

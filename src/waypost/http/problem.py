@@ -1,7 +1,7 @@
 """A problem: one refusal, in the one shape every refusal has on the wire (RFC 9457).
 
     {"status": 404, "code": "QUEUE_NOT_FOUND", "title": "Queue not found",
-     "detail": "no queue 'bills'", "hint": "PUT /bills"}
+     "detail": "no queue 'bills'", "hint": "PUT /v1/queues/bills makes one; GET /v1/queues lists them"}
 
 `code` is a fixed UPPER_SNAKE word that programs test, `title` says the same to people, `detail` names this
 case and `hint` the way out. A handler raises a Problem (or gives it to `Request.refuse`) and the wire answers

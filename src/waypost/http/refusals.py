@@ -15,12 +15,19 @@ from waypost.http.routes import Failure
 from waypost.http.wire import Request
 
 MQ_CORE_RETRY_AFTER = 10
+_ABBREVIATIONS = {"Json", "Id"}
 
 
 def problem_of(refused: Refused) -> Problem:
     after = refused.retry_after
     headers = () if after is None else [("Retry-After", str(after))]
-    return Problem(refused.status, refused.code, refused.title, refused.detail, refused.hint, headers)
+    return Problem(refused.status, refused.code, title_of(refused), refused.detail, refused.hint, headers)
+
+
+def title_of(refused: Refused | type[Refused]) -> str:
+    """Most titles are made from code words, which do not tell a word from an abbreviation."""
+    first, _, rest = refused.title.partition(" ")
+    return f"{first.upper()} {rest}" if first in _ABBREVIATIONS else refused.title
 
 
 def refuse(request: Request, refused: Refused) -> None:
@@ -60,4 +67,4 @@ def guarded_task(
 
 def failure(refused: type[Refused], description: str = "") -> Failure:
     """A refusal as the route's documentation shows it."""
-    return Failure(refused.status, refused.code, description or refused.title)
+    return Failure(refused.status, refused.code, description or title_of(refused))

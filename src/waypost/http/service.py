@@ -25,8 +25,8 @@ from waypost.store import Store
 
 log = logging.getLogger("waypost")
 
-#: the exit status of a process whose store broke (EX_IOERR)
-BROKEN_EXIT = 74
+#: the exit status of a process whose store broke
+BROKEN_EXIT = 1
 DRAIN_SECONDS = 10.0
 
 

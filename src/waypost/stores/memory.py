@@ -255,7 +255,9 @@ class MemoryStore:
         stored = self._remembered(scope)
         known = keys.get(scope) if stored is None else stored[0]
         if known is not None and known != command.hash:
-            raise IdempotencyConflict(f"Idempotency-Key {command.idempotency_key!r} came with another body before")
+            raise IdempotencyConflict(
+                f"Idempotency-Key {command.idempotency_key!r} came with another body before"
+            )
         keys[scope] = command.hash
         return known
 
@@ -287,11 +289,16 @@ class MemoryStore:
             more[1] += slots * command.size
             if policy.max_messages is not None and len(held) + more[0] > policy.max_messages:
                 raise QueueFull(f"queue {name!r} holds {policy.max_messages} messages, its maxMessages")
-            if policy.max_bytes is not None and sum(s.message.size for s in held) + more[1] > policy.max_bytes:
+            if (
+                policy.max_bytes is not None
+                and sum(s.message.size for s in held) + more[1] > policy.max_bytes
+            ):
                 raise QueueFull(f"queue {name!r} has no room for {command.size} bytes more, by its maxBytes")
 
     def _targets(self, command: Publish) -> tuple[str, ...]:
-        return (command.queue,) if command.queue is not None else queues_of(command.envelope, self._infer_types)
+        return (
+            (command.queue,) if command.queue is not None else queues_of(command.envelope, self._infer_types)
+        )
 
     def _log_message(self, command: Publish) -> Published:
         scope = (command.envelope.producer, command.idempotency_key)
@@ -334,7 +341,9 @@ class MemoryStore:
             self._idempotency[scope] = (command.hash, published, self._now)
         return published
 
-    def _route(self, message: _Message, queue: _Queue, number: int, delay_us: int = 0, reason: str | None = None) -> None:
+    def _route(
+        self, message: _Message, queue: _Queue, number: int, delay_us: int = 0, reason: str | None = None
+    ) -> None:
         expires_at = message.expires_at
         if expires_at is None and queue.policy.ttl_us is not None:
             expires_at = self._now + queue.policy.ttl_us
@@ -354,7 +363,9 @@ class MemoryStore:
         if queue is None:
             raise QueueNotFound(command.queue)
         if queue.policy.counts_consumers and command.consumer == ANONYMOUS:
-            raise ConsumerRequired(f"queue {queue.name!r} counts its consumers (complete: {queue.policy.complete})")
+            raise ConsumerRequired(
+                f"queue {queue.name!r} counts its consumers (complete: {queue.policy.complete})"
+            )
         fetched: list[Fetched] = []
         size = 0
         while len(fetched) < command.n:
@@ -593,7 +604,9 @@ class MemoryStore:
             for offset, fetch in self._fetches.items()
             if offset >= self._oldest or (fetch.slot.fetch is fetch and fetch.slot.state is F)
         }
-        for message in [m for m in self._messages.values() if m.body is None and m.last_offset < self._oldest]:
+        for message in [
+            m for m in self._messages.values() if m.body is None and m.last_offset < self._oldest
+        ]:
             self._forget(message)
         old = [key for key, kept in self._idempotency.items() if kept[2] + IDEMPOTENCY_KEPT_US <= self._now]
         for key in old:
@@ -651,7 +664,9 @@ class MemoryStore:
         queue = self._queues.get(name) or self._make_queue(name, DEFAULT)
         if queue is slot.queue:
             return
-        there = next((other for other in slot.message.slots if other.queue is queue and other.number == 0), None)
+        there = next(
+            (other for other in slot.message.slots if other.queue is queue and other.number == 0), None
+        )
         if there is None:
             self._route(slot.message, queue, 0, reason=Reason.DEAD_LETTER)
 

@@ -20,7 +20,12 @@ PAGES = 4_000
 
 class Checkpoints:
     def __init__(
-        self, path: Path, synchronous: str, *, on_full: Callable[[], None], on_error: Callable[[Exception], None]
+        self,
+        path: Path,
+        synchronous: str,
+        *,
+        on_full: Callable[[], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
         self._path, self._synchronous = path, synchronous
         self._on_full, self._on_error = on_full, on_error

@@ -42,7 +42,9 @@ class Disk:
             if not self._held and free >= self._mark + self._size:
                 self._hold()
             return
-        self._refusal = DiskLow(f"{free >> 20} MiB are free on the store's disk, below the mark of {self._mark >> 20} MiB")
+        self._refusal = DiskLow(
+            f"{free >> 20} MiB are free on the store's disk, below the mark of {self._mark >> 20} MiB"
+        )
         if free < self._size // 2:
             self.give_up()
 

@@ -49,7 +49,9 @@ class Fetching:
                 results.append(QueueNotFound(command.queue))
             elif queue.policy.counts_consumers and command.consumer == ANONYMOUS:
                 results.append(
-                    ConsumerRequired(f"queue {queue.name!r} counts its consumers (complete: {queue.policy.complete})")
+                    ConsumerRequired(
+                        f"queue {queue.name!r} counts its consumers (complete: {queue.policy.complete})"
+                    )
                 )
             elif not queue.handed_out:
                 results.append([])
@@ -200,10 +202,13 @@ class Fetching:
         sequence, number = row[1], row[2]
         if command.consumer == ANONYMOUS:
             return True
-        if queue.refusals and self._db.execute(
-            "select 1 from refusals where sequence = ? and destination = ? and consumer = ? limit 1",
-            (sequence, queue.number, consumer),
-        ).get:
+        if (
+            queue.refusals
+            and self._db.execute(
+                "select 1 from refusals where sequence = ? and destination = ? and consumer = ? limit 1",
+                (sequence, queue.number, consumer),
+            ).get
+        ):
             return False
         if not queue.slotted:
             return True

@@ -68,7 +68,9 @@ class Lock:
         except OSError:
             holder = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._fd)
-            raise StoreUnusable(f"{path} is served already, by process {holder}; one broker per file") from None
+            raise StoreUnusable(
+                f"{path} is served already, by process {holder}; one broker per file"
+            ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
@@ -101,7 +103,9 @@ def open_file(
         connection = connect(path, synchronous)
         mode = connection.execute("pragma journal_mode = wal").get
         if mode != "wal":
-            raise StoreUnusable(f"{path} cannot have a write-ahead log ({mode}): is it on a network file system?")
+            raise StoreUnusable(
+                f"{path} cannot have a write-ahead log ({mode}): is it on a network file system?"
+            )
         _check_version(connection, path, now, migrations or {})
         _checkpoint(connection, path)
         if pregrown_bytes:
@@ -109,7 +113,9 @@ def open_file(
     except apsw.NotADBError as error:
         raise StoreUnusable(f"{path} is not a SQLite file") from error
     except (apsw.CorruptError, apsw.IOError) as error:
-        raise StoreUnusable(f"{path} is damaged: {error}; restore a copy, or move it away to start anew") from error
+        raise StoreUnusable(
+            f"{path} is damaged: {error}; restore a copy, or move it away to start anew"
+        ) from error
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
         raise StoreUnusable(f"cannot write {path}: {error}") from error
     except apsw.FullError as error:
@@ -123,7 +129,9 @@ def _check_library() -> None:
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
     if version < OLDEST_SQLITE:
         wanted = ".".join(map(str, OLDEST_SQLITE))
-        raise StoreUnusable(f"SQLite {apsw.sqlite_lib_version()} is too old, {wanted} is needed: pip install -U apsw")
+        raise StoreUnusable(
+            f"SQLite {apsw.sqlite_lib_version()} is too old, {wanted} is needed: pip install -U apsw"
+        )
 
 
 def _check_version(connection: apsw.Connection, path: Path, now: int, migrations: Migrations) -> None:
@@ -201,7 +209,9 @@ def _holders(path: Path) -> str:
             continue
         try:
             if any(os.path.realpath(fd) in wanted for fd in (process / "fd").iterdir()):
-                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+                command = (
+                    (process / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+                )
                 names.append(f"process {process.name} ({command[:60]})")
         except OSError:
             continue

@@ -20,9 +20,23 @@ def policy_text(policy: Policy) -> str:
 class Destination:
     """A queue as the writer knows it: its policy, and its counters, which `counts` keeps."""
 
-    __slots__ = ("bytes", "created_at", "deleted", "marks", "name", "number", "policy", "ready", "refusals", "slotted", "states")
+    __slots__ = (
+        "bytes",
+        "created_at",
+        "deleted",
+        "marks",
+        "name",
+        "number",
+        "policy",
+        "ready",
+        "refusals",
+        "slotted",
+        "states",
+    )
 
-    def __init__(self, number: int, name: str, policy: Policy, created_at: int, slotted: bool = False) -> None:
+    def __init__(
+        self, number: int, name: str, policy: Policy, created_at: int, slotted: bool = False
+    ) -> None:
         self.number, self.name, self.policy, self.created_at = number, name, policy, created_at
         self.deleted = False
         #: messages had several slots here at some time
@@ -81,7 +95,9 @@ class Names:
             " from destinations left join counts on destination = number order by number"
         )
         for number, name, policy, created_at, slotted, deleted_at, ready, bytes, states in rows:
-            queue = Destination(number, name, parse_policy(msgspec.json.decode(policy)), created_at, bool(slotted))
+            queue = Destination(
+                number, name, parse_policy(msgspec.json.decode(policy)), created_at, bool(slotted)
+            )
             if states is not None:
                 queue.load_counts(ready, bytes, states)
             queue.deleted = deleted_at is not None

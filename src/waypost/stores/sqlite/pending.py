@@ -37,7 +37,15 @@ class Pending:
         self.settled: list[Row] = []
 
     def clear(self) -> None:
-        for rows in (self.messages, self.fetches, self.deliveries, self.refetched, self.steps, self.confirmed, self.settled):
+        for rows in (
+            self.messages,
+            self.fetches,
+            self.deliveries,
+            self.refetched,
+            self.steps,
+            self.confirmed,
+            self.settled,
+        ):
             rows.clear()
         self.ready.clear()
         self.taken.clear()

@@ -1,6 +1,6 @@
 """Publishing: from a command to a message's row and its place in every queue it goes to.
 
-    known already? ─▶ room in every queue? ─▶ plan: where messages like this one go ─▶ L, and its Qs
+known already? ─▶ room in every queue? ─▶ plan: where messages like this one go ─▶ L, and its Qs
 """
 
 from __future__ import annotations
@@ -40,7 +40,14 @@ class _Plan(msgspec.Struct):
 
 class Publishing:
     def __init__(
-        self, db: Db, names: Names, reader: Reader, ledger: Ledger, rows: Pending, draw: Entropy, infer_types: bool
+        self,
+        db: Db,
+        names: Names,
+        reader: Reader,
+        ledger: Ledger,
+        rows: Pending,
+        draw: Entropy,
+        infer_types: bool,
     ) -> None:
         self._db, self._names, self._reader, self._ledger, self._rows = db, names, reader, ledger, rows
         self._draw, self._infer_types = draw, infer_types
@@ -65,7 +72,11 @@ class Publishing:
         keys: dict[tuple[str | None, str], bytes] = {}
         load: dict[str, list[int]] = {}
         for message in messages:
-            if message.id is None and message.idempotency_key is None and self._plan_key(message) in self.plans:
+            if (
+                message.id is None
+                and message.idempotency_key is None
+                and self._plan_key(message) in self.plans
+            ):
                 continue  # its queues exist and have no limits
             known = self._idempotency_hash(message, keys) if message.idempotency_key is not None else None
             if known is None and message.id is not None:
@@ -125,7 +136,9 @@ class Publishing:
                 raise QueueFull(f"queue {name!r} has no room for {command.size} bytes more, by its maxBytes")
 
     def _targets(self, command: Publish) -> tuple[str, ...]:
-        return (command.queue,) if command.queue is not None else queues_of(command.envelope, self._infer_types)
+        return (
+            (command.queue,) if command.queue is not None else queues_of(command.envelope, self._infer_types)
+        )
 
     def _plan_key(self, command: Publish) -> tuple[tuple[str, ...], str | None, str | None]:
         return command.envelope.topics, command.envelope.object, command.queue
@@ -133,13 +146,26 @@ class Publishing:
     def _make_plan(self, command: Publish) -> _Plan:
         """Makes the queues that are missing. Plans of queues with limits are made each time, after a look at them."""
         self._check_room(command, {})
-        envelope = command.envelope if command.queue is not None else with_object(command.envelope, self._infer_types)
-        queues = [self._names.queues.get(name) or self._ledger.make_queue(name) for name in self._targets(command)]
+        envelope = (
+            command.envelope
+            if command.queue is not None
+            else with_object(command.envelope, self._infer_types)
+        )
+        queues = [
+            self._names.queues.get(name) or self._ledger.make_queue(name) for name in self._targets(command)
+        ]
         parts = [
-            (queue, slots) for queue in queues if (slots := slots_of(queue.policy, envelope.topics, queue.name))
+            (queue, slots)
+            for queue in queues
+            if (slots := slots_of(queue.policy, envelope.topics, queue.name))
         ]
         plain = None
-        if len(parts) == 1 and parts[0][1] == 1 and not parts[0][0].keyed and parts[0][0].policy.ttl_us is None:
+        if (
+            len(parts) == 1
+            and parts[0][1] == 1
+            and not parts[0][0].keyed
+            and parts[0][0].policy.ttl_us is None
+        ):
             plain = parts[0][0]
         plan = _Plan(
             parts,
@@ -169,7 +195,9 @@ class Publishing:
                     if known is not None:
                         results.append(known)
                         continue
-                plan = self.plans.get((envelope.topics, envelope.object, command.queue)) or self._make_plan(command)
+                plan = self.plans.get((envelope.topics, envelope.object, command.queue)) or self._make_plan(
+                    command
+                )
             except Refused as refusal:
                 results.append(refusal)
                 continue
@@ -254,7 +282,8 @@ class Publishing:
         if not plan.parts:
             # Nothing to deliver; a row without a destination, so that the reaper finds the message.
             self._db.execute(
-                "insert into deliveries values (?, 0, 0, ?, 0, 0, null, null, ?, 0, null, null)", (sequence, X, now)
+                "insert into deliveries values (?, 0, 0, ?, 0, 0, null, null, ?, 0, null, null)",
+                (sequence, X, now),
             )
 
     def _first_answer(self, command: Publish) -> Published | None:

@@ -107,7 +107,9 @@ class Reader:
         parsed = parse_id(id)
         if parsed is None:
             return None
-        row = self._db.execute("select at, salt, own_id from messages where sequence = ?", (parsed.sequence,)).get
+        row = self._db.execute(
+            "select at, salt, own_id from messages where sequence = ?", (parsed.sequence,)
+        ).get
         if row is None:
             return None
         at, salt, own_id = row
@@ -124,7 +126,9 @@ class Reader:
             "select priority, expires_at from messages where sequence = ?", (sequence,)
         ).get
         journey = list(self._rows.of_message(row))
-        for (last,) in self._db.execute("select last from deliveries where sequence = ?", (sequence,)).fetchall():
+        for (last,) in self._db.execute(
+            "select last from deliveries where sequence = ?", (sequence,)
+        ).fetchall():
             journey += self._walk(last)
         return MessageInfo(
             id=id,
@@ -174,7 +178,8 @@ class Reader:
         known = {
             (destination, slot): STATE[state]
             for destination, slot, state in self._db.execute(
-                "select destination, slot, state from deliveries where sequence = ? and destination > 0", (sequence,)
+                "select destination, slot, state from deliveries where sequence = ? and destination > 0",
+                (sequence,),
             )
         }
         slots = {place: Q for place in unpack_route(route)} | known

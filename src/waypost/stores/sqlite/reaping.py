@@ -23,9 +23,7 @@ from .slots import Ledger
 
 
 class Reaper:
-    def __init__(
-        self, db: Db, names: Names, reader: Reader, ledger: Ledger, log_keep_us: int
-    ) -> None:
+    def __init__(self, db: Db, names: Names, reader: Reader, ledger: Ledger, log_keep_us: int) -> None:
         self._db, self._names, self._reader, self._ledger = db, names, reader, ledger
         self._log_keep_us = log_keep_us
         self._after = 0
@@ -47,7 +45,7 @@ class Reaper:
     # ── the log ─────────────────────────────────────────────────────────────────────────────
 
     def _trim(self, limit: int) -> bool:
-        oldest, head = self._reader.bounds()
+        oldest = self._reader.bounds()[0]
         target = self._reader.offset_at(self._ledger.now - self._log_keep_us)
         if target <= oldest:
             return False

@@ -13,6 +13,7 @@ Pure; the same for the writer, the reader and whoever exports the log.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -34,9 +35,7 @@ OUTCOMES: dict[Outcome, int] = {outcome: number for number, outcome in enumerate
 NO_CONFIRM = 0
 
 #: what `envelope_of` reads, in its order
-ENVELOPE_COLUMNS = (
-    "m.topics, m.object, m.key, m.mime_type, m.timestamp, m.sent, m.producer, m.encoding, m.meta, m.traceparent"
-)
+ENVELOPE_COLUMNS = "m.topics, m.object, m.key, m.mime_type, m.timestamp, m.sent, m.producer, m.encoding, m.meta, m.traceparent"
 
 
 def pack_path(states: Iterable[State]) -> int:
@@ -123,7 +122,13 @@ class LogRows:
             hash=hash,
             size=size,
         )
-        common: dict[str, Any] = {"at": at, "message_id": id, "sequence": sequence, "from_state": L, "duration_ms": 0}
+        common: dict[str, Any] = {
+            "at": at,
+            "message_id": id,
+            "sequence": sequence,
+            "from_state": L,
+            "duration_ms": 0,
+        }
         if same_as is not None:
             yield Event(offset=sequence + 1, to_state=U, same_as=same_as_id, **common)
         elif route == "":
@@ -164,7 +169,7 @@ class LogRows:
         created_at, salt, own_id = row[10:]
         id = own_id or make_id(sequence, salt, created_at)
         states = unpack_path(path)
-        for number, (from_state, to_state) in enumerate(zip(states, states[1:], strict=False)):
+        for number, (from_state, to_state) in enumerate(pairwise(states)):
             if to_state is X:
                 yield Event(
                     offset=offset + number,

@@ -46,7 +46,9 @@ class Settling:
             if queue is None:
                 results.append(QueueNotFound(command.queue))
                 continue
-            results.append([self._settle(text, parsed[text], queue, command, fetches) for text in command.receipts])
+            results.append(
+                [self._settle(text, parsed[text], queue, command, fetches) for text in command.receipts]
+            )
 
     def _fetches(self, offsets: Iterable[int]) -> dict[int, list[Any]]:
         wanted = array("q", offsets)
@@ -109,7 +111,9 @@ class Settling:
         """Whether nothing but the end of the lease came after this fetch."""
         return bool(self._db.execute('select previous from steps where "offset" = ?', (last,)).get == fetch)
 
-    def _settle_slot(self, sequence: int, destination: int, number: int, command: Confirm, fetch: int) -> Step:
+    def _settle_slot(
+        self, sequence: int, destination: int, number: int, command: Confirm, fetch: int
+    ) -> Step:
         self._rows.flush()
         slot = self._ledger.slot(sequence, destination, number)
         step = settle(
@@ -126,7 +130,8 @@ class Settling:
         if step.path[0] is N:
             slot.queue.refusals = True
             self._db.execute(
-                "insert or ignore into refusals values (?, ?, ?, ?)", (sequence, destination, number, slot.consumer)
+                "insert or ignore into refusals values (?, ?, ?, ?)",
+                (sequence, destination, number, slot.consumer),
             )
         self._ledger.take(slot, step, outcome=OUTCOMES[command.outcome], fetch=fetch)
         return step
@@ -145,7 +150,9 @@ class Settling:
         queue = self._names.queues.get(command.queue)
         if queue is None:
             raise QueueNotFound(command.queue)
-        until_at = self._ledger.now + (queue.policy.lease_us if command.lease_us is None else command.lease_us)
+        until_at = self._ledger.now + (
+            queue.policy.lease_us if command.lease_us is None else command.lease_us
+        )
         extended = []
         for text in command.receipts:
             row = self._valid(text, queue)

@@ -103,7 +103,8 @@ class Ledger:
             self._save(slot)
         if queue.keyed and slot.key is not None:
             self._db.execute(
-                "insert into keyed values (?, ?, ?, ?, 0)", (queue.number, slot.key, slot.sequence, slot.number)
+                "insert into keyed values (?, ?, ?, ?, 0)",
+                (queue.number, slot.key, slot.sequence, slot.number),
             )
             self._refresh_key(queue, slot.key)
         elif slot.due_at is None:
@@ -223,7 +224,9 @@ class Ledger:
             )
             self.unready(slot)
         else:
-            self._db.execute("insert or replace into keyed values (?, ?, ?, ?, ?)", (*place, int(slot.state is F)))
+            self._db.execute(
+                "insert or replace into keyed values (?, ?, ?, ?, ?)", (*place, int(slot.state is F))
+            )
         self._refresh_key(slot.queue, key)
 
     def became_due(self, slot: Slot) -> None:
@@ -253,7 +256,9 @@ class Ledger:
         self.ready_at(slot.queue, slot.place, slot.known)
 
     def ready_at(self, queue: Destination, place: tuple[int, int, int], known: bool) -> None:
-        self._db.execute("insert or ignore into ready values (?, ?, ?, ?, ?)", (queue.number, *place, int(known)))
+        self._db.execute(
+            "insert or ignore into ready values (?, ?, ?, ?, ?)", (queue.number, *place, int(known))
+        )
         queue.ready += self._db.changes()
         self.touched.add(queue)
         self.roused.add(queue)
@@ -336,7 +341,9 @@ class Ledger:
     def _add_dead_letter(self, slot: Slot, queue: Destination) -> None:
         self.head += 1
         ttl_us = queue.policy.ttl_us
-        expires_at = self._db.execute("select expires_at from messages where sequence = ?", (slot.sequence,)).get
+        expires_at = self._db.execute(
+            "select expires_at from messages where sequence = ?", (slot.sequence,)
+        ).get
         if expires_at is None and ttl_us is not None:
             expires_at = self.now + ttl_us
         self._db.execute(

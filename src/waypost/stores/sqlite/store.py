@@ -65,8 +65,14 @@ log = logging.getLogger("waypost")
 #: larger bodies lie in files of their own
 INLINE_BYTES = 64 << 10
 #: errors after which nothing may be acknowledged: the disk or the file is not to be trusted
-_FATAL = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.NoMemError)
-
+_FATAL = (
+    apsw.IOError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.CantOpenError,
+    apsw.ReadOnlyError,
+    apsw.NoMemError,
+)
 
 
 class SqliteStore:
@@ -391,7 +397,9 @@ class SqliteStore:
 
     def stats(self) -> Stats:
         oldest, head = self.bounds()
-        sizes = [path.stat().st_size for path in self.path.parent.glob(self.path.name + "*") if path.is_file()]
+        sizes = [
+            path.stat().st_size for path in self.path.parent.glob(self.path.name + "*") if path.is_file()
+        ]
         sizes.append(self._read_db.execute(_BODY_BYTES).get or 0)
         return Stats(oldest=oldest, head=head, disk_bytes=sum(sizes))
 
