@@ -144,19 +144,24 @@ class Committer:
                 # Committed all the same; the others of the group must hear of theirs.
                 log.exception("an answer could not be given")
         self._on_applied(applied)
-        if self._quiet is not None and not self._scheduled:
-            self._quiet.set_result(None)
-            self._quiet = None
+        if not self._scheduled:
+            self._tell_quiet()
 
     def broke(self, error: BaseException) -> None:
         """Nothing is answered any more: what a store acknowledges after a failed commit may be lost."""
         if not self._broken:
             self._broken = True
+            self._tell_quiet()
             broken = (
                 error if isinstance(error, StoreBroken) else StoreBroken(f"{type(error).__name__}: {error}")
             )
             broken.__cause__ = error if broken is not error else error.__cause__
             self._on_broken(broken)
+
+    def _tell_quiet(self) -> None:
+        if self._quiet is not None:
+            self._quiet.set_result(None)
+            self._quiet = None
 
     async def flush(self) -> None:
         """Until nothing waits."""

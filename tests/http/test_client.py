@@ -657,5 +657,17 @@ def test_the_blocking_client_does_the_same_from_any_thread() -> None:
         assert [event["offset"] for event in events] == list(range(1, client.bounds()[1] + 1))
         assert client.search("queue=a state=E") == []
         assert client.message(messages[0].id)["state"] == "X"
+        assert client.payload(messages[0].id) == messages[0].body
         with pytest.raises(QueueNotFound):
             client.fetch("nowhere")
+
+
+def test_the_blocking_client_publishes_any_number_and_reads_the_log_of_one_queue_or_topic() -> None:
+    with BrokerInThread(MemoryStore) as broker, BlockingClient(f"http://127.0.0.1:{broker.port}") as client:
+        rows = (NewMessage(topics=["fruit.apple"], body=str(n)) for n in range(5))
+        assert [len(batch) for batch in client.publish_stream(rows, batch=2)] == [2, 2, 1]
+        client.publish("meat.beef", "x")
+        assert [event["queue"] for event in client.log(queue="meat")] == ["meat"]
+        assert [event["toState"] for event in client.log(topic="fruit.*")] == ["L"] * 5
+        # Whoever has enough of a followed log goes, and the client still closes.
+        assert next(client.log(follow=True))["offset"] == 1

@@ -290,7 +290,8 @@ def test_a_message_that_is_not_there_is_404(broker: BrokerInThread) -> None:
         for target in (f"/v1/messages/{id}", f"/v1/messages/{id}/payload"):
             answer = broker.ask("GET", target)
             assert (answer.status, answer.code) == (404, "MESSAGE_NOT_FOUND")
-    assert broker.ask("GET", "/v1/messages/NO").code == "ID_INVALID"
+    wrong = broker.ask("GET", "/v1/messages/NO")
+    assert (wrong.code, wrong.json()["title"]) == ("ID_INVALID", "ID invalid")
 
 
 # ── search, redrive, cancel ─────────────────────────────────────────────────────────────────────
@@ -366,6 +367,21 @@ def test_a_selection_that_cannot_be_read_starts_nothing(
     assert answer.json()["hint"]
 
 
+@pytest.mark.parametrize("path", ["/v1/redrive", "/v1/cancel"])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_selection_of_a_queue_that_does_not_exist_is_404(
+    broker: BrokerInThread, path: str, dry_run: bool
+) -> None:
+    answer = broker.ask("POST", path, json.dumps({"filter": "queue=nowhere", "dryRun": dry_run}))
+    assert (answer.status, answer.code) == (404, "QUEUE_NOT_FOUND")
+
+
+def test_an_empty_selection_hears_what_is_expected(memory_broker: BrokerInThread) -> None:
+    problem = memory_broker.ask("POST", "/v1/redrive").json()
+    assert (problem["title"], problem["detail"]) == ("JSON invalid", "an empty body, where a filter is expected")
+    assert '"filter"' in problem["hint"]
+
+
 def test_a_job_that_was_never_started_is_404(broker: BrokerInThread) -> None:
     for id in ("1", "nothing", "-1", "9" * 30, "%00"):
         assert broker.ask("GET", f"/v1/jobs/{id}").code == "JOB_NOT_FOUND"
@@ -395,7 +411,8 @@ def test_metrics_are_readable_by_prometheus(broker: BrokerInThread) -> None:
         for family in text_string_to_metric_families(answer.body.decode())
         for sample in family.samples
     }
-    assert samples["waypost_queue_deliveries", "fruit", "Q"] == 1
+    deliveries = {names[2]: count for names, count in samples.items() if names[0] == "waypost_queue_deliveries"}
+    assert deliveries == {**dict.fromkeys("QFRSKEINOTC", 0), "Q": 1}
     assert samples["waypost_queue_ready", "fruit"] == 1
     assert samples["waypost_queue_bytes", "fruit"] == 5
     assert samples["waypost_log_head",] == 2

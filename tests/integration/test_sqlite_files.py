@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -36,7 +37,7 @@ def opened(path: Path, **options: object) -> SqliteStore:
     return SqliteStore(path, **{"pregrown_bytes": 0, "ballast_bytes": 4096} | options)  # type: ignore[arg-type]
 
 
-def only(applied: Applied) -> object:
+def only(applied: Applied) -> Any:
     (result,) = applied.results
     return result
 
@@ -125,13 +126,15 @@ def test_a_file_of_version_1_is_served_with_all_it_holds(tmp_path: Path) -> None
         queue = store.queue("a")
         assert queue is not None
         assert queue.states == {State.S: 1, State.F: 1, State.Q: 1}
-        assert [event.offset for event in store.events(1, store.bounds()[1])] == list(range(1, store.bounds()[1] + 1))
-        (large,) = only(store.apply([Fetch(queue="b")]))  # type: ignore[misc]
+        assert [event.offset for event in store.events(1, store.bounds()[1])] == list(
+            range(1, store.bounds()[1] + 1)
+        )
+        (large,) = only(store.apply([Fetch(queue="b")]))
         assert isinstance(large.body, Staged)
         assert store.unstage(large.body) == b"large" * 20_000
-        (waiting,) = only(store.apply([Fetch(queue="a")]))  # type: ignore[misc]
+        (waiting,) = only(store.apply([Fetch(queue="a")]))
         assert waiting.body == b"third"
-        (settled,) = only(store.apply([Confirm(queue="a", receipts=[waiting.receipt])]))  # type: ignore[misc]
+        (settled,) = only(store.apply([Confirm(queue="a", receipts=[waiting.receipt])]))
         assert settled.state is State.S
     finally:
         store.close()
@@ -139,7 +142,7 @@ def test_a_file_of_version_1_is_served_with_all_it_holds(tmp_path: Path) -> None
 
 def test_a_damaged_payload_is_never_handed_out(path: Path) -> None:
     store = opened(path)
-    first = only(store.apply([publish(b"first")])).id  # type: ignore[attr-defined]
+    first = only(store.apply([publish(b"first")])).id
     store.apply([publish(b"second")])
     store.close()
     db = apsw.Connection(str(path))
@@ -151,7 +154,7 @@ def test_a_damaged_payload_is_never_handed_out(path: Path) -> None:
         with pytest.raises(PayloadDamaged):
             store.body(first)
         fetched = only(store.apply([Fetch(queue="a", n=5)]))
-        assert [message.body for message in fetched] == [b"second"]  # type: ignore[attr-defined]
+        assert [message.body for message in fetched] == [b"second"]
         queue = store.queue("a")
         assert queue is not None
         assert queue.states == {State.E: 1, State.F: 1}
@@ -183,7 +186,7 @@ def test_two_stores_may_share_a_folder(tmp_path: Path) -> None:
     one.apply([Publish(envelope=Envelope(topics=("a.x",)), body=body, hash=payload_hash(b"x" * 100_000))])
     other = opened(tmp_path / "other.db")
     other.close()
-    (fetched,) = only(one.apply([Fetch(queue="a")]))  # type: ignore[misc]
+    (fetched,) = only(one.apply([Fetch(queue="a")]))
     assert one.unstage(fetched.body) == b"x" * 100_000
     one.close()
 
@@ -232,11 +235,13 @@ def test_a_checkpoint_on_a_full_disk_gives_up_the_ballast_and_breaks_nothing(
     assert files.ballast(path).exists()
     store._checkpoints._checkpoint(Full())  # type: ignore[arg-type]
     assert not files.ballast(path).exists()
-    assert only(store.apply([publish()])).state is State.Q  # type: ignore[attr-defined]
+    assert only(store.apply([publish()])).state is State.Q
     store.close()
 
 
-def test_one_command_that_fails_leaves_its_neighbours_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_command_that_fails_leaves_its_neighbours_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = opened(path)
     try:
         make_ready = store._publishing._make_ready
@@ -250,7 +255,7 @@ def test_one_command_that_fails_leaves_its_neighbours_alone(path: Path, monkeypa
         results = store.apply([publish(b"one"), publish(b"bad one"), publish(b"two")]).results
         assert isinstance(results[1], Failed)
         fetched = only(store.apply([Fetch(queue="a", n=5)]))
-        assert [message.body for message in fetched] == [b"one", b"two"]  # type: ignore[attr-defined]
+        assert [message.body for message in fetched] == [b"one", b"two"]
     finally:
         store.close()
 
@@ -268,7 +273,9 @@ def test_after_a_failed_commit_nothing_is_acknowledged(path: Path) -> None:
     store.close()
 
 
-def test_a_failure_after_the_commit_never_runs_the_group_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_after_the_commit_never_runs_the_group_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = opened(path)
 
     def fails(*_: object) -> None:
@@ -314,7 +321,9 @@ def test_publishes_are_refused_below_the_mark_and_the_ballast_comes_and_goes(pat
     assert not path.with_name("waypost.db.ballast").exists()
 
 
-def test_a_reader_that_holds_the_log_is_named_when_the_start_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_holds_the_log_is_named_when_the_start_fails(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = opened(path)
     store.apply([DeclareQueue("a"), publish()])
     code = (

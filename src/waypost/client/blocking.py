@@ -91,16 +91,11 @@ class BlockingClient:
         return self.wait_for(every())
 
     def _each(self, given: AsyncGenerator[T, None]) -> Iterator[T]:
-        try:
-            while True:
-                try:
-                    yield self.wait_for(_next(given))
-                except StopAsyncIteration:
-                    return
-        finally:
-            # Whoever has enough before the end leaves no open stream behind.
-            if not self._loop.is_closed():
-                self.wait_for(_end(given))
+        while True:
+            try:
+                yield self.wait_for(_next(given))
+            except StopAsyncIteration:
+                return
 
     def close(self) -> None:
         if self._loop.is_closed():
@@ -121,7 +116,3 @@ class BlockingClient:
 
 async def _next(given: AsyncGenerator[T, None]) -> T:
     return await anext(given)
-
-
-async def _end(given: AsyncGenerator[Any, None]) -> None:
-    await given.aclose()
