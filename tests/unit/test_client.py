@@ -76,7 +76,9 @@ def test_an_answer_that_is_no_problem_is_called_what_it_is(body: bytes) -> None:
     assert (refused.status, refused.code) == (502, "ANSWER_INVALID")
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x/?a=1", "sqlite:///x", "x:y", "x:0", "x:65536", "http://[x"])
+@pytest.mark.parametrize(
+    "url", ["", "ftp://x", "http://", "http://x/?a=1", "sqlite:///x", "x:y", "x:0", "x:65536", "http://[x"]
+)
 def test_an_address_that_cannot_be_a_brokers_is_refused_at_once(url: str) -> None:
     with pytest.raises(RequestInvalid) as refused:
         Client(url)
