@@ -378,7 +378,10 @@ def test_a_selection_of_a_queue_that_does_not_exist_is_404(
 
 def test_an_empty_selection_hears_what_is_expected(memory_broker: BrokerInThread) -> None:
     problem = memory_broker.ask("POST", "/v1/redrive").json()
-    assert (problem["title"], problem["detail"]) == ("JSON invalid", "an empty body, where a filter is expected")
+    assert (problem["title"], problem["detail"]) == (
+        "JSON invalid",
+        "an empty body, where a filter is expected",
+    )
     assert '"filter"' in problem["hint"]
 
 
@@ -411,7 +414,9 @@ def test_metrics_are_readable_by_prometheus(broker: BrokerInThread) -> None:
         for family in text_string_to_metric_families(answer.body.decode())
         for sample in family.samples
     }
-    deliveries = {names[2]: count for names, count in samples.items() if names[0] == "waypost_queue_deliveries"}
+    deliveries = {
+        names[2]: count for names, count in samples.items() if names[0] == "waypost_queue_deliveries"
+    }
     assert deliveries == {**dict.fromkeys("QFRSKEINOTC", 0), "Q": 1}
     assert samples["waypost_queue_ready", "fruit"] == 1
     assert samples["waypost_queue_bytes", "fruit"] == 5

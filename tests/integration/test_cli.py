@@ -16,6 +16,7 @@ import apsw
 import pytest
 
 from waypost.cli import run
+from waypost.http.service import BROKEN_EXIT
 from waypost.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -343,6 +344,9 @@ def test_a_small_load_is_measured_and_leaves_nothing_behind(waypost: Waypost) ->
         (["redrive", "--filter", "queue=x sinze=1"], 1, "unknown term 'sinze'"),
         (["tail", "-F", "--from", "999999999"], 1, "beyond the head"),
         (["publish", "--file", "/none.ndjson"], 1, "/none.ndjson: No such file or directory"),
+        (["redrive", "nowhere"], 1, "no queue 'nowhere'; waypost queues lists them"),
+        (["cancel", "nowhere", "--dry-run"], 1, "no queue 'nowhere'; waypost queues lists them"),
+        (["purge", "nowhere", "--yes"], 1, "no queue 'nowhere'; waypost queues lists them"),
         (["redrive"], 2, "name a QUEUE or a --filter"),
         (["publish"], 2, "a TOPIC, or --file"),
         (["publish", "a.b", "x", "--priority", "11"], 2, "--priority"),
@@ -508,7 +512,8 @@ def test_a_broken_store_ends_the_process_with_one_line() -> None:
         "import atexit; atexit.register(print, 'too late'); broken(StoreBroken('disk I/O error'))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (BROKEN_EXIT, "")
+    assert BROKEN_EXIT == 1
     assert done.stderr == "waypost: the store failed, stopping at once: disk I/O error\n"
 
 
