@@ -29,6 +29,9 @@ _ID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7([0-9a-f]{3})-([89ab][0-9a-f]{3}
 _RECEIPT = re.compile(r"([1-9a-f][0-9a-f]{0,14})-([0-9a-f]{16})")
 
 _SALT_BITS = 26
+#: of the sequence, those that stand in the last twelve digits
+_LOW_BITS = 22
+_LOW_MASK = (1 << _LOW_BITS) - 1
 #: the part of 64 random bits that an id has room for
 SALT_MASK = (1 << _SALT_BITS) - 1
 
@@ -62,19 +65,14 @@ class MessageId(msgspec.Struct, frozen=True, gc=False):
 
 
 def make_id(sequence: int, salt: int, created_at: int) -> str:
-    bits = sequence << _SALT_BITS | salt & SALT_MASK
-    # %-formatting takes less than half the time of an f-string here, and every answer has an id.
-    return "%s%03x-%04x-%012x" % (  # noqa: UP031
-        _time_part(created_at // 1_000),
-        bits >> 62,
-        0x8000 | bits >> 48 & 0x3FFF,
-        bits & 0xFFFFFFFFFFFF,
-    )
+    # All but the last twelve digits is the same for the messages of one millisecond, and every answer has an id.
+    low = (sequence & _LOW_MASK) << _SALT_BITS | salt & SALT_MASK
+    return _first_part(created_at // 1_000, sequence >> _LOW_BITS) + "%012x" % low  # noqa: UP031
 
 
-@lru_cache(1_024)
-def _time_part(ms: int) -> str:
-    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
+@lru_cache(4_096)
+def _first_part(ms: int, high: int) -> str:
+    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{high >> 14:03x}-{0x8000 | high & 0x3FFF:04x}-"
 
 
 def parse_id(text: str) -> MessageId | None:
