@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -166,3 +167,13 @@ def test_a_missing_server_skips_at_home_and_fails_in_ci(tmp_path: Path, ci: str,
     assert outcome in ran.stdout
     assert ran.returncode == (1 if ci == "true" else 0)
     assert "apt-get install -y --no-install-recommends strace" in ran.stdout.rsplit("how to get them", 1)[1]
+
+
+def test_what_the_package_needs_is_what_it_imports() -> None:
+    needed = {
+        re.split(r"[<>=]", line)[0].replace("-", "_")
+        for line in tomllib.loads(text("pyproject.toml"))["project"]["dependencies"]
+    }
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    imported = set(re.findall(r"^ *(?:from|import) (\w+)", source, re.MULTILINE))
+    assert sorted(needed - imported) == []
