@@ -215,6 +215,13 @@ def test_bad_words_are_refused_with_their_code_and_nothing_is_stored(
     assert memory_broker.events() == []
 
 
+@pytest.mark.parametrize("target", ["/in/fruit%2Fapple", "/in/fruit?topics=fruit/apple"])
+def test_a_slash_in_a_topic_is_explained(memory_broker: BrokerInThread, target: str) -> None:
+    problem = memory_broker.ask("POST", target, "x").json()
+    assert (problem["code"], problem["detail"]) == ("TOPIC_INVALID", "not a topic: 'fruit/apple'")
+    assert "a '/' separates object and topic, as in POST /in/{object}/{topic}" in problem["hint"]
+
+
 def test_an_answer_is_sent_only_after_the_store_has_applied(broker: BrokerInThread) -> None:
     """The store stands still in the middle of a group; no answer leaves until it goes on."""
     import threading

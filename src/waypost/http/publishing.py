@@ -18,7 +18,7 @@ import msgspec
 
 from waypost.broker import Broker
 from waypost.commands import Publish, Published
-from waypost.errors import DiskLow, IdempotencyConflict, IdTaken, QueueFull, Refused
+from waypost.errors import DiskLow, IdempotencyConflict, IdTaken, QueueFull, Refused, RequestInvalid
 from waypost.http.given import check_query, flag, said, whole
 from waypost.http.head import Head
 from waypost.http.refusals import failure, refuse
@@ -27,7 +27,7 @@ from waypost.http.schemas import ID, INSTANT, KEY, PRINTABLE, PRIORITY, PRODUCER
 from waypost.http.wire import Request
 from waypost.instants import parse_span
 from waypost.message import Envelope
-from waypost.names import check_name, check_own_id
+from waypost.names import check_name, check_own_id, root_of
 from waypost.wire import (
     check_encoding,
     check_idempotency_key,
@@ -84,7 +84,7 @@ def plan(head: Head) -> Plan:
     topics: tuple[str, ...] = ()
     if "topic" in params:
         further = said(head, "waypost-topics", "topics")
-        topics = check_topics([params["topic"], *(map(str.strip, further.split(",")) if further else ())])
+        topics = _topics([params["topic"], *(map(str.strip, further.split(",")) if further else ())])
     else:
         more["queue"], more["create"] = params["queue"], False
     if (id := headers.get("x-message-id")) is not None:
@@ -100,6 +100,15 @@ def plan(head: Head) -> Plan:
     # Nothing is compared with earlier messages yet, so there is nothing to skip.
     flag(said(head, "waypost-force", "force"), "force")
     return Plan(_envelope(head, topics), more)
+
+
+def _topics(given: list[str]) -> tuple[str, ...]:
+    try:
+        return check_topics(given)
+    except RequestInvalid as refused:
+        if any("/" in root_of(topic) for topic in given):
+            refused.hint += "; a '/' separates object and topic, as in POST /in/{object}/{topic}"
+        raise
 
 
 def _envelope(head: Head, topics: tuple[str, ...]) -> Envelope:
