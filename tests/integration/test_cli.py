@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import apsw
 import pytest
 
+from waypost import BlockingClient
 from waypost.cli import run
 from waypost.http.service import BROKEN_EXIT
 from waypost.version import __version__
@@ -281,6 +282,30 @@ def test_the_log_is_shown_from_an_offset_and_by_queue(waypost: Waypost) -> None:
     assert "key k1" in waypost("tail", "-F", "--from", "1", "--topic", "tails.*").out
 
 
+def test_an_event_is_one_line_cut_at_a_terminals_edge_and_whole_in_a_pipe(
+    broker: Broker, waypost: Waypost
+) -> None:
+    dead_letter(waypost, "wide", "first line\nsecond line " + "x" * 300)
+    piped = waypost("tail", "-F", "-n", "3", "--queue", "wide").out.splitlines()
+    assert re.search(r"first line second line x{300}$", piped[-1])
+
+    terminal, its_end = os.openpty()
+    shown = subprocess.run(
+        [*WAYPOST, "tail", "-F", "-n", "3", "--queue", "wide", "--url", broker.url],
+        env=environment(COLUMNS="100", TERM="xterm", NO_COLOR="1"),
+        stdin=subprocess.DEVNULL,
+        stdout=its_end,
+        timeout=30,
+    )
+    os.close(its_end)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", os.read(terminal, 65_536).decode()).splitlines()
+    os.close(terminal)
+    assert shown.returncode == 0
+    assert len(lines) == len(piped)
+    assert len(lines[-1]) == 100
+    assert lines[-1].endswith("…")
+
+
 def test_a_followed_log_shows_events_as_they_come_until_it_is_interrupted(
     broker: Broker, waypost: Waypost
 ) -> None:
@@ -342,7 +367,14 @@ def test_a_small_load_is_measured_and_leaves_nothing_behind(waypost: Waypost) ->
         (["message", "nothing"], 1, "no message 'nothing'"),
         (["confirm", "nowhere", "1-0123456789abcdef"], 1, "no queue 'nowhere'"),
         (["redrive", "--filter", "queue=x sinze=1"], 1, "unknown term 'sinze'"),
-        (["tail", "-F", "--from", "999999999"], 1, "beyond the head"),
+        (["tail", "-F", "--from", "999999999"], 1, "leave --from out to wait for what comes next"),
+        (["fetch", "orders", "--lease", "0"], 1, "a lease is between 1 ms and 12 h; for example --lease 30"),
+        (
+            ["confirm", "orders", "1-0123456789abcdef", "--outcome", "foo"],
+            2,
+            "'--outcome': 'foo' is not one of",
+        ),
+        (["publish", "fruit/apple", "x"], 2, "what stands before the '/' goes into --object"),
         (["publish", "--file", "/none.ndjson"], 1, "/none.ndjson: No such file or directory"),
         (["redrive", "nowhere"], 1, "no queue 'nowhere'; waypost queues lists them"),
         (["cancel", "nowhere", "--dry-run"], 1, "no queue 'nowhere'; waypost queues lists them"),
@@ -378,6 +410,14 @@ def test_a_stale_receipt_is_an_error_of_the_command(waypost: Waypost) -> None:
     assert "stale" in done.line
 
 
+def test_a_queue_that_counts_consumers_asks_for_the_option(broker: Broker, waypost: Waypost) -> None:
+    with BlockingClient(broker.url) as client:
+        client.declare("counted", {"complete": 2})
+    done = waypost("fetch", "counted")
+    assert done.code == 1
+    assert done.line.endswith("; say who you are: --consumer NAME\n")
+
+
 def test_where_no_broker_is_the_way_to_one_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -396,6 +436,17 @@ def test_the_version_is_told_and_the_help_lists_every_command() -> None:
     for command in commands.split("|"):
         assert re.search(rf"^\W*{command} ", listed, re.MULTILINE), command
     assert "--store" in outside("serve", "--help").out
+
+
+def test_helps_name_arguments_in_capitals_and_options_without_the_types_of_python() -> None:
+    usages = {
+        command: outside(command, "--help").out
+        for command in ("publish", "fetch", "confirm", "queues", "dead")
+    }
+    assert "[TOPIC] [BODY]" in usages["publish"]
+    assert "{QUEUE} {RECEIPT}..." in usages["confirm"]
+    for shown in (outside("--help").out, *usages.values()):
+        assert not re.search(r"<bool>|\[\[|\.\.\.\}", shown)
 
 
 # ── settings ────────────────────────────────────────────────────────────────────────────────────

@@ -21,8 +21,17 @@ from ..config import TRACEBACK_VARIABLE, SettingInvalid
 from ..errors import Refused, WaypostError
 from .failures import CommandMisused
 
-#: for those whose hint on the wire is a request, the command that does it
-_HINTS = {"QUEUE_NOT_FOUND": "waypost queues lists them, and the first message makes one"}
+#: for those whose hint on the wire speaks of requests, the same in the words of the command line
+_HINTS = {
+    "QUEUE_NOT_FOUND": "waypost queues lists them, and the first message makes one",
+    "CONSUMER_REQUIRED": "say who you are: --consumer NAME",
+    "OFFSET_BEYOND_HEAD": "leave --from out to wait for what comes next",
+    "LOG_TRIMMED": "start there with --from, or leave --from out",
+    "LEASE_INVALID": "for example --lease 30",
+    "ID_TAKEN": "say another --id, or none",
+    "IDEMPOTENCY_CONFLICT": "a new message takes a new --idempotency-key",
+    "BUSY": "try again in a moment",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,6 +87,7 @@ def _usage(error: Exception) -> tuple[str, int]:
     said = getattr(error, "format_message", error.__str__)().rstrip(".")
     if not said:  # no command at all: the help was shown
         return "", 0
+    said = said.replace("Value error, ", "")  # what typer's validation puts before its own words
     return f"{said}; see: {command} --help", getattr(error, "exit_code", 2)
 
 

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from ..version import __version__
 from . import load, messages, queues, serving, settings
 
+
+def _as_people_read_it(parameters: list[Any]) -> list[Any]:
+    """In helps: arguments as QUEUE, and no type after an option that takes no value."""
+    for parameter in parameters:
+        if parameter.metavar is None and isinstance(parameter, TyperArgument):
+            parameter.metavar = str(parameter.name).upper()
+        elif parameter.metavar is None and getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_people_read_it(super().get_params(ctx))
+
+
+class _Commands(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_people_read_it(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="waypost",
+    cls=_Commands,
     help="A durable message broker that starts with one command and speaks plain HTTP.",
     no_args_is_help=True,
     add_completion=False,
@@ -59,4 +82,4 @@ for command in (
     load.bench,
     settings.config,
 ):
-    app.command()(command)
+    app.command(cls=_Command)(command)

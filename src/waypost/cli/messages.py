@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import msgspec
 import typer
 
+from ..delivery import Outcome
 from ..errors import Refused
+from ..names import root_of
 from .asking import Consumer, Json, Url, broker, do
 from .failures import CommandFailed, CommandMisused
 from .output import (
@@ -27,6 +29,7 @@ from .output import (
     pairs,
     plain,
     show,
+    show_line,
     size,
     span,
     state,
@@ -48,9 +51,7 @@ def publish(
     topic: Annotated[
         str | None, typer.Argument(help="For example orders.created.", show_default=False)
     ] = None,
-    body: Annotated[
-        str | None, typer.Argument(metavar="[BODY]", help="Text, or - for stdin.", show_default=False)
-    ] = None,
+    body: Annotated[str | None, typer.Argument(help="Text, or - for stdin.", show_default=False)] = None,
     body_option: Annotated[
         str | None, typer.Option("--body", "-b", metavar="TEXT", help="The same as BODY.", show_default=False)
     ] = None,
@@ -141,6 +142,8 @@ def publish(
         return
     if topic is None:
         raise CommandMisused("publish what? Say a TOPIC, or --file")
+    if "/" in root_of(topic):
+        raise CommandMisused(f"not a topic: {topic!r}; what stands before the '/' goes into --object")
     if body is not None and body_option is not None:
         raise CommandMisused("one body, not two")
     payload = _payload(body if body is not None else body_option)
@@ -382,8 +385,10 @@ def _show_fetched(message: Message) -> None:
 
 def confirm(
     queue: Annotated[str, typer.Argument(show_default=False)],
-    receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT...", show_default=False)],
-    outcome: Annotated[str, typer.Option(help="success, invalid, not-interested or retry.")] = "success",
+    receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT", show_default=False)],
+    outcome: Annotated[
+        Outcome, typer.Option(metavar="OUTCOME", help="success, invalid, not-interested or retry.")
+    ] = Outcome.SUCCESS,
     reason: Annotated[
         str | None, typer.Option(help="Stays in the message's journey.", show_default=False)
     ] = None,
@@ -506,7 +511,7 @@ def tail(
             oldest, head = await client.bounds()
             first = start if start is not None else max(oldest, head - n + 1)
             async for event in _events(client, first, follow, topic, queue):
-                json_line(event) if json else show(event_line(event))
+                json_line(event) if json else show_line(event_line(event))
 
     do(work())
 
@@ -531,7 +536,7 @@ def event_line(event: Mapping[str, Any]) -> Any:
         f"after {span(event['durationMs'])}" if event.get("durationMs") is not None else "",
         f"same as {event['sameAs']}" if event.get("sameAs") else "",
     ]
-    line = Text(no_wrap=True, overflow="ellipsis")
+    line = Text()
     line.append(f"{event['offset']:>8} ", "bright_black")
     line.append(f"{moment(event['at'])} ")
     line.append(f" {event.get('fromState') or ' '} → {letter} {word:<14} ", style)
@@ -539,5 +544,5 @@ def event_line(event: Mapping[str, Any]) -> Any:
     line.append(f"{event['messageId']}  ", "bright_black")
     line.append_text(plain(" ".join(detail for detail in details if detail)))
     if event.get("reason"):
-        line.append_text(plain(f"  {event['reason']}", "yellow"))
+        line.append_text(plain("  " + " ".join(event["reason"].split()), "yellow"))
     return line

@@ -48,6 +48,14 @@ def show(*things: Any) -> None:
     console().print(*things)
 
 
+def show_line(line: Text) -> None:
+    """One line: cut at a terminal's edge, whole for pipes."""
+    if console().is_terminal:
+        console().print(line, no_wrap=True, overflow="ellipsis")
+    else:
+        console().print(line, soft_wrap=True)
+
+
 def table(*columns: str, right: Iterable[str] = (), title: str | None = None) -> Table:
     from rich import box
     from rich.table import Table
