@@ -98,7 +98,7 @@ def problems(rows: Sequence[Row]) -> list[str]:
 
 def _bound(n: int) -> str:
     """The rule of three: with none seen in n, at most this share with 95 % confidence."""
-    share = 3 / n if n else 1.0
+    share = min(1.0, 3 / n) if n else 1.0
     return f"{share * 100:.2g} %" if share >= 1e-4 else f"{share * 1e6:.2g} per million"
 
 
@@ -142,7 +142,7 @@ def table(rows: Sequence[Row]) -> str:
     extra = []
     starts = sum(row.struck.start_kills for row in rows if row.struck is not None)
     if starts:
-        extra.append(f"Beside these, {starts} starts were killed before they were ready.")
+        extra.append(f"Starts killed before they were ready, beside these: {starts}.\n")
     for walked in (row.walked for row in rows if row.walked is not None):
         outcome = "agreed after every one" if walked.passed else "**did not agree**"
         extra.append(
