@@ -1,7 +1,7 @@
 """The broker: the use cases, as the edges call them.
 
     publish ─┐                    ┌─ parked fetches (long poll), woken as deliveries become ready
-    fetch   ─┼─▶ committer ─▶ store ─ due ─▶ timer ─▶ Tick      jobs ─▶ Work, slice by slice      hourly ─▶ Reap
+    fetch   ─┼─▶ committer ─▶ store ─ due ─▶ timer ─▶ Tick      jobs ─▶ Work, slice by slice      by the minute ─▶ Reap
     confirm ─┘                    └─ followers of the log
 
 Callbacks, not tasks, on the way of a message: `done(result)` is called exactly once, in the loop's thread, with the command's
