@@ -271,6 +271,19 @@ def test_queues_and_stats_are_tables(waypost: Waypost) -> None:
     assert re.search(r"^log.head +[\d,]+", waypost("stats").out, re.MULTILINE)
 
 
+def test_a_queue_is_made_changed_field_by_field_and_deleted(waypost: Waypost, broker: Broker) -> None:
+    made = waypost("queue", "tuned", "--set", "retries=5", "--set", "keep=1h", "--json").json
+    assert (made["retries"], made["keep"], made["paused"]) == (5, "1h", False)
+    assert re.search(r"^paused +yes", waypost("queue", "tuned", "--set", "paused=true").out, re.MULTILINE)
+    changed = waypost("queue", "tuned", "--json").json
+    assert changed == {**made, "paused": True}
+
+    asked = outside("queue", "tuned", "--delete", "--url", broker.url)
+    assert (asked.code, "say --yes" in asked.line) == (2, True)
+    assert waypost("queue", "tuned", "--delete", "--yes").code == 0
+    assert waypost("queue", "tuned").code == 1
+
+
 def test_the_log_is_shown_from_an_offset_and_by_queue(waypost: Waypost) -> None:
     waypost("publish", "tails.x", "x", "--key", "k1")
     assert re.search(r"L → Q queued +tails", waypost("tail", "--no-follow", "-n", "1").out)
@@ -379,6 +392,16 @@ def test_a_small_load_is_measured_and_leaves_nothing_behind(waypost: Waypost) ->
         (["redrive", "nowhere"], 1, "no queue 'nowhere'; waypost queues lists them"),
         (["cancel", "nowhere", "--dry-run"], 1, "no queue 'nowhere'; waypost queues lists them"),
         (["purge", "nowhere", "--yes"], 1, "no queue 'nowhere'; waypost queues lists them"),
+        (["queue", "nowhere"], 1, "no queue 'nowhere'; waypost queues lists them"),
+        (["queue", "nowhere", "--delete", "--yes"], 1, "no queue 'nowhere'"),
+        (["queue", "orders", "--set", "retries"], 2, "--set wants FIELD=VALUE, not 'retries'"),
+        (["queue", "orders", "--set", "retries=99"], 2, "from 1 to 9, not 99; for example --set 'retries=3'"),
+        (
+            ["queue", "orders", "--set", "retrys=9"],
+            2,
+            "unknown policy field 'retrys'; known: lease, retries,",
+        ),
+        (["queue", "orders", "--set", "retries=9", "--delete"], 2, "--set or --delete, not both"),
         (["redrive"], 2, "name a QUEUE or a --filter"),
         (["publish"], 2, "a TOPIC, or --file"),
         (["publish", "a.b", "x", "--priority", "11"], 2, "--priority"),
@@ -432,7 +455,9 @@ def test_where_no_broker_is_the_way_to_one_is_named() -> None:
 def test_the_version_is_told_and_the_help_lists_every_command() -> None:
     assert outside("--version").out == f"waypost {__version__}\n"
     listed = outside().out
-    commands = "serve|publish|fetch|confirm|tail|message|queues|dead|redrive|cancel|purge|stats|bench|config"
+    commands = (
+        "serve|publish|fetch|confirm|tail|message|queues|queue|dead|redrive|cancel|purge|stats|bench|config"
+    )
     for command in commands.split("|"):
         assert re.search(rf"^\W*{command} ", listed, re.MULTILINE), command
     assert "--store" in outside("serve", "--help").out

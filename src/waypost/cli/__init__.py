@@ -2,7 +2,7 @@
 
     commands   the table of all commands        asking     what commands that speak to a broker share
     serving    serve                            messages   publish, fetch, confirm, message, tail
-    queues     queues, dead, redrive, …         load       bench
+    queues     queues, queue, dead, …           load       bench
     settings   config                           output     how things look
     failures   commands that failed
 

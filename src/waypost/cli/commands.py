@@ -74,6 +74,7 @@ for command in (
     messages.tail,
     messages.message,
     queues.queues,
+    queues.queue,
     queues.dead,
     queues.redrive,
     queues.cancel,

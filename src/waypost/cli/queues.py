@@ -1,4 +1,4 @@
-"""queues, dead, redrive, cancel, purge, stats: looking after a broker."""
+"""queues, queue, dead, redrive, cancel, purge, stats: looking after a broker."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from ..errors import QueueNotFound, RequestInvalid
 from .asking import DryRun, Json, Url, as_meant, broker, do
 from .failures import CommandMisused
 from .output import json_document, json_line, moment, note, pairs, plain, show, size, state, table
@@ -88,7 +90,7 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
 def _show_queue(document: Mapping[str, Any]) -> None:
     show(plain(document["name"], "bold"))
     states = {letter: count for letter, count in document["figures"]["states"].items() if count}
-    policy = {name: value for name, value in document.items() if name not in ("name", "figures", "created")}
+    policy = _policy(document)
     show(
         pairs(
             [
@@ -102,12 +104,99 @@ def _show_queue(document: Mapping[str, Any]) -> None:
     )
 
 
+def _policy(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in ("name", "figures", "created")}
+
+
 def _policy_text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
         return "  ".join(f"{name} {part}" for name, part in value.items())
     return None if value is None else str(value)
+
+
+def queue(
+    name: Annotated[str, typer.Argument(show_default=False)],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Change the policy: retries=5, lease=5m, paused=true; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete it; what waits in it is cancelled.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --delete: do not ask.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """One queue: its figures and its policy, which --set changes. A queue that is not there is made."""
+    if changes and delete:
+        raise CommandMisused("--set or --delete, not both")
+    wanted = policy_changes(changes or [])
+
+    async def work() -> None:
+        async with broker(url) as client:
+            if delete:
+                await _delete(client, name, yes)
+                return
+            document = await (_change(client, name, wanted) if wanted else client.queue(name))
+        json_document(document) if json else _show_queue(document)
+
+    do(work())
+
+
+def policy_changes(given: list[str]) -> dict[str, Any]:
+    """Values are JSON, and what is none is text: 5m, key."""
+    changes: dict[str, Any] = {}
+    for pair in given:
+        field, equals, value = pair.partition("=")
+        if not equals:
+            raise CommandMisused(f"--set wants FIELD=VALUE, not {pair!r}")
+        try:
+            changes[field] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            changes[field] = value
+    return changes
+
+
+async def _change(client: Client, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        current = _policy(await client.queue(name))
+    except QueueNotFound:
+        current = {}
+    try:
+        return await client.declare(name, {**current, **changes})
+    except RequestInvalid as error:
+        raise CommandMisused(f"{error.detail}; {_as_options(error.hint)}") from error
+
+
+def _as_options(hint: str) -> str:
+    """Over HTTP the hint to a wrong policy is often a right one, in JSON."""
+    try:
+        example = msgspec.json.decode(hint, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return hint
+    return "for example " + " ".join(f"--set '{name}={bytes(raw).decode()}'" for name, raw in example.items())
+
+
+async def _delete(client: Client, name: str, yes: bool) -> None:
+    states = (await client.queue(name))["figures"]["states"]
+    _ask(yes, f"Delete {name} and cancel {states['Q'] + states['R'] + states['F']:,} messages in it?")
+    await client.delete_queue(name)
+    note(f"{name} is deleted")
+
+
+def _ask(yes: bool, question: str, otherwise: str = "") -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandMisused(f"nobody is there to be asked: say --yes{otherwise}")
+    typer.confirm(question, abort=True, err=True)
 
 
 # ── dead letters ────────────────────────────────────────────────────────────────────────────────
@@ -212,12 +301,11 @@ def purge(
         async with broker(url) as client:
             waiting = await client.queue(queue)
             states = waiting["figures"]["states"]
-            if not (yes or dry_run):
-                if not sys.stdin.isatty():
-                    raise CommandMisused("nobody is there to be asked: say --yes, or --dry-run to count")
-                typer.confirm(
-                    f"Cancel {states['Q'] + states['R']:,} waiting messages of {queue}?", abort=True, err=True
-                )
+            _ask(
+                yes or dry_run,
+                f"Cancel {states['Q'] + states['R']:,} waiting messages of {queue}?",
+                ", or --dry-run to count",
+            )
             job = await (client.cancel(f"queue={queue}", dry_run=True) if dry_run else client.purge(queue))
             await _carry_out(client, job, "purged", json)
 
