@@ -46,6 +46,8 @@ LINGER_SECONDS = 0.005
 WAIT_SECONDS = 20.0
 #: pause after a fetch that failed for longer than the client's patience, or found no queue
 PAUSE_SECONDS = 1.0
+#: how long a stop waits for a fetch under way; one that still waits for messages then has none coming
+LAST_FETCH_SECONDS = 0.5
 LONGEST_REASON = 300
 #: the most one fetch may ask for
 MOST_AT_ONCE = 1_000
@@ -171,6 +173,7 @@ class Worker:
     def stop(self) -> None:
         """Fetch no more, finish what is held. From the loop's thread."""
         self._stopping.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Until `stop`; raises what makes going on senseless (a request that the broker calls invalid)."""
@@ -179,6 +182,8 @@ class Worker:
         stopped = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait([fetching, stopped, *helpers], return_when=asyncio.FIRST_COMPLETED)
+            # The answer to the last fetch may be on its way, and what it brings is leased to us.
+            await asyncio.wait([fetching], timeout=LAST_FETCH_SECONDS)
             await _cancel(fetching, stopped)
             await self._finish()
         finally:
@@ -195,7 +200,9 @@ class Worker:
     async def _fetch_on(self) -> None:
         told = False
         while True:
-            await self._until(lambda: self._room() > 0)
+            await self._until(lambda: self._stopping.is_set() or self._room() > 0)
+            if self._stopping.is_set():
+                return
             try:
                 messages = await self._client.fetch(
                     self.queue,
