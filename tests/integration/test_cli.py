@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -519,7 +520,12 @@ def test_log_lines_are_json_when_asked_and_settings_come_from_the_file(tmp_path:
 def test_every_request_is_a_log_line_when_asked(tmp_path: Path) -> None:
     started = serve(tmp_path, "--access-log", "--store", "memory:///")
     assert outside("publish", "a.b", "x", "--key", "k", "--url", started.url).code == 0
-    assert re.search(r" info POST /in/a\.b\?key=k\n", end(started))
+    request = urllib.request.Request(f"{started.url}/queue/a", headers={"X-Request-Id": "r-17"})
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+    lines = end(started)
+    assert re.search(r" info POST /in/a\.b\?key=k 201 \d+\.\d ms, request [0-9a-f]{16}\n", lines)
+    assert re.search(r" info GET /queue/a 200 \d+\.\d ms, request r-17\n", lines)
 
 
 def refused(folder: Path, *options: str) -> str:

@@ -14,6 +14,7 @@ import gc
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,7 +24,7 @@ from .failures import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
     from ..errors import StoreBroken
-    from ..http.head import Head
+    from ..http.wire import Request
     from ..store import Store
 
 log = logging.getLogger("waypost")
@@ -88,7 +89,7 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
             host=host,
             port=port,
             names=values["name"],
-            authorize=log_request if values["access-log"] else None,
+            access=log_request if values["access-log"] else None,
             on_broken=broken,
         )
     except OSError as error:
@@ -136,9 +137,13 @@ def address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def log_request(head: Head) -> None:
-    """Asked for every request that has a route, before its body is read; it refuses nobody."""
-    access.info("%s %s", head.method, head.target)
+def log_request(request: Request, status: int) -> None:
+    """One line an answer. The request's id is the client's X-Request-Id, or made here."""
+    head = request.head
+    known = head.headers.get("x-request-id", "")
+    id = known if known.isprintable() and 0 < len(known) <= 80 else os.urandom(8).hex()
+    milliseconds = (time.monotonic() - request.began) * 1_000
+    access.info("%s %s %d %.1f ms, request %s", head.method, head.target, status, milliseconds, id)
 
 
 def broken(error: StoreBroken) -> NoReturn:

@@ -19,7 +19,7 @@ from waypost.http.limits import Limits
 from waypost.http.problem import Problem
 from waypost.http.routes import Routes
 from waypost.http.site import Site
-from waypost.http.wire import Connection, Stats
+from waypost.http.wire import Connection, Request, Stats
 
 log = logging.getLogger("waypost.http")
 
@@ -42,12 +42,15 @@ class Server:
         limits: Limits | None = None,
         authorize: Callable[[Head], Problem | None] | None = None,
         names: Iterable[str] = (),
+        access: Callable[[Request, int], None] | None = None,
     ) -> None:
         self.routes = routes
         self.host = host
         self.port = port
         self.limits = limits or Limits()
         self.authorize = authorize
+        #: told of every answer as it is given, with its status
+        self.access = access
         self.heads = Heads(routes, Site(host, tuple(names)), self.limits)
         self.stats = Stats()
         self.now = 0.0

@@ -21,6 +21,7 @@ from waypost.http.limits import Limits
 from waypost.http.problem import Problem
 from waypost.http.routes import Route, Routes
 from waypost.http.server import Server
+from waypost.http.wire import Request
 from waypost.store import Store
 
 log = logging.getLogger("waypost")
@@ -67,6 +68,7 @@ async def run(
     limits: Limits | None = None,
     authorize: Callable[[Head], Problem | None] | None = None,
     rows: Iterable[Route] = (),
+    access: Callable[[Request, int], None] | None = None,
     on_broken: Callable[[StoreBroken], None] = exit_at_once,
 ) -> Serving:
     """Serve a store; `rows` are those of other edges. Raises OSError when the address cannot be had."""
@@ -81,7 +83,7 @@ async def run(
             *mqcore.rows(broker),
         ]
     )
-    server = Server(table, host, port, limits=limits, authorize=authorize, names=names)
+    server = Server(table, host, port, limits=limits, authorize=authorize, names=names, access=access)
     server.on_drain(broker.drain)
     try:
         await server.start()

@@ -28,6 +28,7 @@ This file knows no product route, no broker and no clock but the server's coarse
 import asyncio
 import logging
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from http import HTTPStatus
@@ -75,6 +76,7 @@ class Host(Protocol):
     now: float
     draining: bool
     authorize: Callable[[Head], Problem | None] | None
+    access: Callable[["Request", int], None] | None
 
     def opened(self, connection: "Connection") -> bool:
         """A connection was made; False: there are too many."""
@@ -103,7 +105,17 @@ class Request:
     of these raises because of the client; check `gone` where an answer that arrives nowhere must be undone.
     """
 
-    __slots__ = ("_abandoned", "_answer", "_closes", "_connection", "_on_gone", "_stream", "body", "head")
+    __slots__ = (
+        "_abandoned",
+        "_answer",
+        "_closes",
+        "_connection",
+        "_on_gone",
+        "_stream",
+        "began",
+        "body",
+        "head",
+    )
 
     def __init__(self, connection: "Connection", head: Head, body: bytes) -> None:
         self.head = head
@@ -114,6 +126,8 @@ class Request:
         self._on_gone: list[Callable[[], object]] | None = None
         self._abandoned = False
         self._closes = False
+        #: when it was read, monotonic; only where an access log asks
+        self.began = 0.0 if connection.access is None else time.monotonic()
 
     @property
     def gone(self) -> bool:
@@ -157,6 +171,8 @@ class Request:
             return
         self._answer = response
         connection = self._connection
+        if connection.access is not None:
+            connection.access(self, int(response[9:12]))
         requests = connection.requests
         if connection.fresh and self.head.plain and requests[0] is self and len(requests) == 1:
             requests.popleft()
@@ -198,6 +214,8 @@ class Request:
         """Answer with a body of unknown length: chunked, or up to the connection's end for HTTP/1.0."""
         if self.answered:
             raise RuntimeError("this request is answered")
+        if self._connection.access is not None:
+            self._connection.access(self, status)
         self._stream = Stream(self, status, _head_of(status, content_type, headers))
         return self._stream
 
@@ -292,7 +310,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         *("_advancing", "_blocked", "_body", "_buffer", "_closing", "_continue_due", "_flush_due"),
         *("_head", "_last", "_pending", "_refusal", "_scanned", "_since", "_stuck", "_writable"),
-        *("fresh", "gone", "known", "loop", "lost", "requests", "server", "stats", "transport"),
+        *("access", "fresh", "gone", "known", "loop", "lost", "requests", "server", "stats", "transport"),
     )
 
     transport: asyncio.Transport
@@ -301,6 +319,7 @@ class Connection(asyncio.Protocol):
         self.server = server
         self.loop = loop
         self.stats = server.stats
+        self.access = server.access
         self.known = server.heads.known
         #: In flight, oldest first.
         self.requests: deque[Request] = deque()
