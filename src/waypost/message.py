@@ -92,7 +92,10 @@ def make_receipt(offset: int, salt: int) -> str:
 def parse_receipt(text: str) -> tuple[int, int] | None:
     """(offset of the F event, salt), or None for what cannot be a receipt."""
     match = _RECEIPT.fullmatch(text)
-    return None if match is None else (int(match[1], 16), int(match[2], 16))
+    if match is None:
+        return None
+    offset, salt = match.groups()
+    return int(offset, 16), int(salt, 16)
 
 
 def payload_hash(body: bytes) -> bytes:

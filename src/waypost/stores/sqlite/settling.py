@@ -24,6 +24,8 @@ from .rows import OUTCOMES, STATE, Db, pack_path, unsigned
 from .slots import Ledger
 
 _SUCCESS_ALONE = pack_path((F, S, X))
+#: plain integers, because an enum's cost more in the hot path
+_F, _S = int(F), int(S)
 _RECEIPTS = """
     select f."offset", f.salt, f.sequence, f.destination, f.slot, f.attempt, f.consumer, f.outcome, f.became, f.at,
            d.state, d.last, m.at, m.salt, m.own_id, m.route, m.size
@@ -67,15 +69,17 @@ class Settling:
         row = fetches.get(receipt[0]) if receipt is not None else None
         if row is None or receipt is None or unsigned(row[1]) != receipt[1] or row[3] != queue.number:
             return Settled(text)
-        (offset, _, sequence, destination, number, attempt, consumer, outcome, became, fetched_at) = row[:10]
-        state, last, created_at, salt, own_id, route, size = row[10:]
+        # fmt: off
+        (offset, _, sequence, destination, number, attempt, consumer, outcome, became, fetched_at,
+         state, last, created_at, salt, own_id, route, size) = row
+        # fmt: on
         id = own_id or make_id(sequence, salt, created_at)
         if became is not None:
             repeated = outcome == OUTCOMES[command.outcome]
             return Settled(text, id, STATE[became]) if repeated else Settled(text)
-        if (state != F or last != offset) and not (state == R and self._lease_was_over(offset, last)):
+        if (state != _F or last != offset) and not (state == R and self._lease_was_over(offset, last)):
             return Settled(text)
-        if state != F or command.outcome is not Outcome.SUCCESS or not isinstance(route, int) or queue.keyed:
+        if state != _F or command.outcome is not Outcome.SUCCESS or not isinstance(route, int) or queue.keyed:
             step = self._settle_slot(sequence, destination, number, command, offset)
             row[7:9] = OUTCOMES[command.outcome], step.state
             return Settled(text, id, step.state)
@@ -83,7 +87,8 @@ class Settling:
         now = ledger.now
         step_offset = ledger.head + 1
         ledger.head += 2
-        self._rows.steps.append(
+        rows = self._rows
+        rows.steps.append(
             (
                 step_offset,
                 now,
@@ -98,13 +103,13 @@ class Settling:
                 offset,
             )
         )
-        self._rows.confirmed.append((now, step_offset, command.reason, sequence, destination, number))
-        self._rows.settled.append((now, offset))
-        queue.states[F] -= 1
-        queue.states[S] += 1
+        rows.confirmed.append((now, step_offset, command.reason, sequence, destination, number))
+        rows.settled.append((now, offset))
+        queue.states[_F] -= 1
+        queue.states[_S] += 1
         queue.bytes -= size
         ledger.touched.add(queue)
-        row[7:9] = SUCCESS, int(S)
+        row[7], row[8] = SUCCESS, _S
         return Settled(text, id, S)
 
     def _lease_was_over(self, fetch: int, last: int) -> bool:
