@@ -23,6 +23,7 @@ from ..commands import (
     Publish,
     Published,
     PublishMany,
+    Reap,
     Release,
     Remove,
     Settled,
@@ -1300,6 +1301,17 @@ class StoreTests:
         with pytest.raises(PayloadReaped):
             hand.store.body(id)
         assert hand.journey(id) == "LQFSX"
+
+    def test_reaping_in_small_slices_leaves_nothing_behind(self, hand: Hand) -> None:
+        hand.declare("a", complete=2, keep_us=0)
+        id = hand.publish("a.x").id
+        hand.ask(Remove("a", id))
+        hand.wait(8 * 86_400)
+        while hand.do(Reap(1)):
+            pass
+        info = hand.store.queue("a")
+        assert info is not None
+        assert info.states == {}
 
     def test_waiting_held_and_dead_messages_keep_their_bodies(self, hand: Hand) -> None:
         hand.declare("a", keep_us=0, lease_us=43_200 * SECOND)

@@ -37,10 +37,12 @@ class Reaper:
         return files
 
     def reap(self, limit: int) -> bool:
-        trimming = self._trim(limit)
-        self._forget_keys(limit)
-        passing = self._pass(limit)
-        return trimming or passing
+        if self._after == 0:
+            # Before a pass, never during it: what the log has let go is then seen by the whole pass.
+            self._forget_keys(limit)
+            if self._trim(limit):
+                return True
+        return self._pass(limit)
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────
 
