@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, default=200, help="kill -9 under load (200)")
     parser.add_argument("--cuts", type=int, default=10, help="power cuts, half after a healed error (10)")
     parser.add_argument("--controls", type=int, default=3, help="power cuts for each control (3)")
-    parser.add_argument("--walks", type=int, default=3, help="hundreds of walks (3)")
+    parser.add_argument("--walks", type=int, default=2, help="hundreds of walks (2)")
     parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
     return parser
