@@ -56,6 +56,8 @@ class Ledger:
         #: queues whose counters changed, and those where something became ready
         self.touched: set[Destination] = set()
         self.roused: set[Destination] = set()
+        #: what is due next may have changed: plain publishes leave it alone, and need not ask
+        self.timed = True
 
     # ── slots ───────────────────────────────────────────────────────────────────────────────
 
@@ -96,6 +98,7 @@ class Ledger:
     def add(self, slot: Slot) -> None:
         """A slot that begins: written only if it is more than its message's route says."""
         queue = slot.queue
+        self.timed = True
         self.touched.add(queue)
         queue.states[Q] += 1
         queue.bytes += slot.size

@@ -127,6 +127,8 @@ class SqliteStore:
             self.path, synchronous, on_full=self._disk.give_up, on_error=self._checkpoint_failed
         )
         self._wal_pages = 0
+        self._due_at: int | None = None
+        self._working = False
         self._db.set_wal_hook(self._committed)
         self._load_head()
         rows = self._rows = Pending(self._db)
@@ -210,6 +212,7 @@ class SqliteStore:
     def _roll_back(self) -> None:
         self._rows.clear()
         self._publishing.plans.clear()
+        self._ledger.timed = True
         self._ledger.touched.clear()
         self._ledger.roused.clear()
         if self._db.in_transaction:
@@ -246,6 +249,7 @@ class SqliteStore:
 
     def _run(self, kind: type, commands: Sequence[Command], results: list[Any]) -> None:
         if kind is not Publish and kind is not PublishMany:
+            self._ledger.timed = True
             self._rows.flush()
         run = self._runs.get(kind)
         if run is not None:
@@ -261,9 +265,12 @@ class SqliteStore:
 
     def _applied(self, results: list[Any]) -> Applied:
         ready = {queue.name: queue.handed_out for queue in self._ledger.roused if queue.handed_out}
-        dues = [at for at in self._db.execute(_NEXT_DUE).get if at is not None]
-        working = self._db.execute("select 1 from jobs where ended_at is null limit 1").get is not None
-        return Applied(results, ready, min(dues, default=None), working)
+        if self._ledger.timed:
+            self._ledger.timed = False
+            dues = [at for at in self._db.execute(_NEXT_DUE).get if at is not None]
+            self._due_at = min(dues, default=None)
+            self._working = self._db.execute(_OPEN_JOB).get is not None
+        return Applied(results, ready, self._due_at, self._working)
 
     def _save_head(self) -> None:
         if self._ledger.head != self._written_head:
@@ -413,6 +420,7 @@ class SqliteStore:
         self._lock.release()
 
 
+_OPEN_JOB = "select 1 from jobs where ended_at is null limit 1"
 _BODY_BYTES = "select sum(size) from bodies cross join messages on messages.sequence = bodies.sequence"
 _NEXT_DUE = """
     select (select due_at from deliveries where due_at is not null order by due_at limit 1),
