@@ -19,7 +19,7 @@ from .evidence import kept_when_wrong
 from .kills import Struck, read_log
 from .load import drain, live
 from .record import Record
-from .rig import Disk
+from .rig import Disk, RigFailed
 from .verdict import judge
 
 #: how long a life is loaded
@@ -29,32 +29,29 @@ HEALED_SECONDS = (0.2, 0.6)
 PUBLISHING = 0.9
 #: how long a cut that is aimed at a sync waits for one
 AIM_SECONDS = 0.5
-#: after a file system that gave up, the whole cut is tried again, so often
+#: after a file system that gave up, a cut is tried again, so often
 TRIES = 5
 #: of a store's path, what serves it
 Command = Callable[[Path], Sequence[str]]
-
-
-class FileSystemGone(Exception):
-    """The error hit the journal: the mount is read-only for good, and says nothing about the broker."""
 
 
 def cut(seed: int, *, healed: bool, aimed: bool, command: Command = serve_command) -> Struck:
     """One power cut. `healed`: after an I/O error that has gone. `aimed`: while a thread of the broker
     is in a write or a sync, as far as the kernel tells; else at any moment."""
     for attempt in range(TRIES):
-        try:
-            return _cut(f"cut{seed}x{attempt}", random.Random(f"{seed}/{attempt}"), healed, aimed, command)
-        except FileSystemGone:
-            if attempt == TRIES - 1:
-                raise
-    raise AssertionError("not reached")
+        struck = _cut(f"cut{seed}x{attempt}", random.Random(f"{seed}/{attempt}"), healed, aimed, command)
+        if struck.faults or not struck.verdict.faultless:
+            return struck
+    raise RigFailed(f"{TRIES} times the error hit the journal, and the file system was read-only for good")
 
 
 def _cut(run: str, rng: random.Random, healed: bool, aimed: bool, command: Command) -> Struck:
+    """No fault is counted where the error hit the journal: then no broker can start on that mount, and the cut
+    comes without a load. What was acknowledged before is judged all the same."""
     began = time.monotonic()
     record = Record(run)
     writing: list[bool] = []
+    loaded = True
     with Disk() as disk:
         serve = command(disk.mount / "store" / "waypost.db")
 
@@ -83,10 +80,11 @@ def _cut(run: str, rng: random.Random, healed: bool, aimed: bool, command: Comma
             disk.heal()
         try:
             life(disk.cut)
-        except NotServing as refusal:
-            if _is_read_only(disk.mount):
-                raise FileSystemGone(run) from refusal
-            raise
+        except NotServing:
+            if not _is_read_only(disk.mount):
+                raise
+            loaded = False
+            disk.cut()
         disk.attach_again()
         with kept_when_wrong(disk.mount / "store", run, careful=command is serve_command) as checked:
             child = start()
@@ -96,7 +94,7 @@ def _cut(run: str, rng: random.Random, healed: bool, aimed: bool, command: Comma
                 child.kill()
             verdict = checked(judge(record, read_log(log), depths))
     return Struck(
-        faults=1,
+        faults=int(loaded),
         open_commits=int(writing[-1] or len(writing) in verdict.unanswered_lives),
         verdict=verdict,
         seconds=time.monotonic() - began,

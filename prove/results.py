@@ -99,7 +99,7 @@ def problems(rows: Sequence[Row]) -> list[str]:
 def _bound(n: int) -> str:
     """The rule of three: with none seen in n, at most this share with 95 % confidence."""
     share = min(1.0, 3 / n) if n else 1.0
-    return f"{share * 100:.2g} %" if share >= 1e-4 else f"{share * 1e6:.2g} per million"
+    return f"{share * 100:.3g} %" if share >= 1e-4 else f"{share * 1e6:.3g} per million"
 
 
 def _line(part: str, rows: Iterable[Row]) -> str:
