@@ -48,8 +48,11 @@ def ballast(path: Path) -> Path:
 
 
 def make_folder(path: Path) -> None:
+    """With its entry on stable media, as everything in it will be."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            sync_path(path.parent.parent)
     except OSError as error:
         raise StoreUnusable(f"cannot make the folder {path.parent}: {error.strerror}") from error
 
@@ -108,6 +111,7 @@ def open_file(
             )
         _check_version(connection, path, now, migrations or {})
         _checkpoint(connection, path)
+        sync_path(path.parent)
         if pregrown_bytes:
             _pregrow(connection, pregrown_bytes)
     except apsw.NotADBError as error:
