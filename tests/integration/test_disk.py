@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from prove.child import Child, serve_command
+from tests.conftest import miss
 
 PATIENCE = 20.0
 MIB = 1 << 20
@@ -81,13 +82,13 @@ class SmallDisk(NamedTuple):
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     if os.geteuid() != 0:
-        pytest.skip("a small disk is a tmpfs, and mounting one needs root")
+        miss("a small disk is a tmpfs, and mounting one needs root")
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+        miss(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
     yield SmallDisk(folder)
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -178,7 +179,7 @@ class Failing:
         if "attached" not in said:
             self.strace.kill()
             self.strace.communicate()
-            pytest.skip(f"strace may not attach here: {said.strip()}")
+            miss(f"strace may not attach here: {said.strip()}")
 
     def end(self) -> None:
         self.strace.communicate(timeout=PATIENCE)
