@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from .commands import Extended, Fetched, Job, Publish, Published, Settled
-from .delivery import DEAD, LETTERS, OPEN, STATES, E, F, I, L, N, Q, R, S, State, U, X, message_state
+from .delivery import DEAD, LETTERS, OPEN, STATES, E, F, I, L, N, Q, R, S, State, X
 from .errors import RequestInvalid
 from .instants import instant_text, parse_instant, parse_span
 from .message import Envelope
@@ -239,6 +239,8 @@ def _command(line: _Line, alike: dict[tuple[object, ...], Envelope]) -> Publish:
         command.priority = check_priority(line.priority)
     if line.id is not None:
         command.id = check_own_id(line.id)
+    if line.force:
+        command.force = True
     if line.idempotency_key is not None:
         command.idempotency_key = check_idempotency_key(line.idempotency_key)
     return command
@@ -368,7 +370,7 @@ def event_json(event: Event) -> dict[str, Any]:
         "messageId": event.message_id,
         "sequence": event.sequence,
         "queue": event.queue,
-        "channel": None,
+        "channel": event.channel,
         "slot": event.slot,
         "fromState": None if event.from_state is None else LETTERS[event.from_state],
         "toState": LETTERS[event.to_state],
@@ -398,10 +400,12 @@ def delivery_json(delivery: DeliveryInfo) -> dict[str, Any]:
         "messageId": delivery.message_id,
         "sequence": delivery.sequence,
         "queue": delivery.queue,
+        "channel": delivery.channel,
         "slot": delivery.slot,
         "state": LETTERS[delivery.state],
         "attempt": delivery.attempt,
         "consumer": delivery.consumer,
+        "named": delivery.named,
         "reason": delivery.reason,
         "created": _instant(delivery.created_at),
         "changed": _instant(delivery.changed_at),
@@ -429,6 +433,8 @@ def job_json(job: Job) -> dict[str, Any]:
         "kind": job.kind.value,
         "matched": job.matched,
         "done": job.done,
+        "consumer": job.consumer,
+        "rate": job.rate,
         "started": _instant(job.started_at),
         "ended": _maybe(job.ended_at),
     }
@@ -441,8 +447,9 @@ _CONFIRMS = frozenset({S, I, N})
 def message_document(info: MessageInfo) -> dict[str, Any]:
     """The seed's whole document of a message, and its journey. (Seed 001, *Index Mapping*; RULINGS 2.)"""
     envelope, journey = info.envelope, info.journey
-    state = _state(info)
-    states = [delivery.state for delivery in info.deliveries]
+    state = info.state
+    in_queues = [delivery for delivery in info.deliveries if delivery.queue is not None]
+    open_anywhere = any(delivery.state in OPEN for delivery in info.deliveries)
     handlings = _handlings(journey)
     confirmed = [handling for handling in handlings if handling.confirmed_at is not None]
     return {
@@ -461,8 +468,8 @@ def message_document(info: MessageInfo) -> dict[str, Any]:
         "size": info.size,
         "state": LETTERS[state],
         "sameAs": info.same_as,
-        "queued": any(held in OPEN for held in states),
-        "archived": not any(held in OPEN for held in states) and state is not L,
+        "queued": any(delivery.state in OPEN for delivery in in_queues),
+        "archived": not open_anywhere and state is not L,
         "delivered": bool(confirmed),
         "confirmed": bool(confirmed),
         "success": state is X,
@@ -478,24 +485,16 @@ def message_document(info: MessageInfo) -> dict[str, Any]:
         "wait": _seconds([event.duration_ms or 0 for event in journey if event.from_state is Q]),
         "processing": _seconds([one.json()["durationMS"] for one in confirmed]),
         "topicCount": len(envelope.topics),
-        "confirmedCount": sum(held is S for held in states),
+        "confirmedCount": sum(delivery.state is S for delivery in in_queues),
         "consumed": [handling.json() for handling in handlings],
         "missing": [
-            {"queue": delivery.queue, "slot": delivery.slot, "consumer": None}
-            for delivery in info.deliveries
+            {"queue": delivery.queue, "slot": delivery.slot, "consumer": delivery.named}
+            for delivery in in_queues
             if delivery.state in OPEN
         ],
         "deliveries": [delivery_json(delivery) for delivery in info.deliveries],
         "journey": [event_json(event) for event in journey],
     }
-
-
-def _state(info: MessageInfo) -> State:
-    if info.deliveries:
-        return message_state(delivery.state for delivery in info.deliveries)
-    if info.same_as is not None:
-        return U
-    return next((event.to_state for event in reversed(info.journey) if event.queue is None), X)
 
 
 def _last_change(info: MessageInfo) -> int:
@@ -531,9 +530,9 @@ class _Handling(msgspec.Struct):
 
 def _handlings(journey: list[Event]) -> list[_Handling]:
     handlings: list[_Handling] = []
-    last: dict[tuple[str | None, int | None], _Handling] = {}
+    last: dict[tuple[str | None, str | None, int | None], _Handling] = {}
     for event in journey:
-        place = (event.queue, event.slot)
+        place = (event.queue, event.channel, event.slot)
         if event.to_state is F:
             last[place] = _Handling(event.consumer, event.at)
             handlings.append(last[place])

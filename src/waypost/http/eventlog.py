@@ -26,8 +26,8 @@ from waypost.http.schemas import ARROW, COUNT, FLAG, NAME, NDJSON, TEXT, TOPIC, 
 from waypost.http.wire import Request
 from waypost.instants import parse_instant
 from waypost.names import check_name
-from waypost.routing import topic_matches
 from waypost.store import Event
+from waypost.topics import topic_matches
 from waypost.wire import body_json, event_json
 
 #: a follower hears something at least so often

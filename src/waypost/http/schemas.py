@@ -236,9 +236,11 @@ SCHEMAS: dict[str, Schema] = {
     "Job": record(
         {
             "id": TEXT,
-            "kind": {"enum": ["redrive", "cancel", "purge", "delete"]},
+            "kind": {"enum": ["redrive", "replay", "cancel", "purge", "delete", "backfill"]},
             "matched": COUNT,
             "done": COUNT,
+            "consumer": MAYBE_TEXT,
+            "rate": {"type": ["number", "null"]},
             "started": INSTANT,
             "ended": MAYBE_INSTANT,
         }
@@ -248,11 +250,13 @@ SCHEMAS: dict[str, Schema] = {
         {
             "messageId": TEXT,
             "sequence": COUNT,
-            "queue": TEXT,
+            "queue": MAYBE_TEXT,
+            "channel": MAYBE_TEXT,
             "slot": COUNT,
             "state": LETTER,
             "attempt": COUNT,
             "consumer": MAYBE_TEXT,
+            "named": MAYBE_TEXT,
             "reason": MAYBE_TEXT,
             "created": INSTANT,
             "changed": INSTANT,

@@ -84,8 +84,9 @@ from ..message import (
 )
 from ..names import ANONYMOUS
 from ..policy import DEFAULT, Policy
-from ..routing import queues_of, slots_of, topic_matches, with_object
+from ..routing import queues_of, slots_of, topics_in_queue, with_object
 from ..store import Applied, DeliveryInfo, Event, MessageInfo, QueueInfo, Stats
+from ..topics import topic_matches
 from . import FETCH_BYTES, IDEMPOTENCY_KEPT_US, TOPIC_SCAN
 
 
@@ -282,7 +283,7 @@ class MemoryStore:
             if queue is None and not command.create:
                 raise QueueNotFound(name)
             policy = DEFAULT if queue is None else queue.policy
-            slots = slots_of(policy, command.envelope.topics, name)
+            slots = len(slots_of(policy, topics_in_queue(command.envelope.topics, name)))
             held = [slot for slot in queue.slots if slot.state in OPEN] if queue else []
             more = load.setdefault(name, [0, 0])
             more[0] += slots
@@ -329,7 +330,7 @@ class MemoryStore:
         self._event(message, None, None, L, envelope=message.envelope, hash=message.hash, size=message.size)
         for name in self._targets(command):
             queue = self._queues.get(name) or self._make_queue(name, DEFAULT)
-            for number in range(slots_of(queue.policy, envelope.topics, name)):
+            for number in range(len(slots_of(queue.policy, topics_in_queue(envelope.topics, name)))):
                 self._route(message, queue, number, command.delay_us)
         if not message.slots:
             self._event(message, None, L, X, duration_ms=0)
@@ -758,6 +759,7 @@ class MemoryStore:
             priority=message.priority,
             created_at=message.created_at,
             expires_at=message.expires_at,
+            state=self._state_of(message),
             same_as=None,
             deliveries=[_delivery_info(slot) for slot in message.slots],
             journey=[event for event in self._log[self._oldest - 1 :] if event.sequence == message.sequence],

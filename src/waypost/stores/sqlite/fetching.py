@@ -16,7 +16,7 @@ from ...delivery import E, F, K, Reason, Step
 from ...errors import ConsumerRequired, QueueNotFound
 from ...message import Entropy, Envelope, make_id, make_receipt, payload_hash
 from ...names import ANONYMOUS
-from ...routing import topic_matches
+from ...topics import topic_matches
 from .. import FETCH_BYTES, TOPIC_SCAN
 from .names import Destination, Names
 from .pending import INSERT_FETCH, Pending

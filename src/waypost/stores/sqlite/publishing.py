@@ -15,7 +15,7 @@ from ...commands import Publish, Published, PublishMany
 from ...delivery import OPEN, Q, State, X, message_state
 from ...errors import IdempotencyConflict, IdTaken, QueueFull, QueueNotFound, Refused
 from ...message import SALT_MASK, Entropy, make_id
-from ...routing import queues_of, slots_of, with_object
+from ...routing import queues_of, slots_of, topics_in_queue, with_object
 from .. import IDEMPOTENCY_KEPT_US
 from .names import Destination, Names
 from .pending import Pending
@@ -125,7 +125,7 @@ class Publishing:
             policy = queue.policy
             if policy.max_messages is None and policy.max_bytes is None:
                 continue
-            slots = slots_of(policy, command.envelope.topics, name)
+            slots = len(slots_of(policy, topics_in_queue(command.envelope.topics, name)))
             more = load.setdefault(name, [0, 0])
             more[0] += slots
             more[1] += slots * command.size
@@ -157,7 +157,7 @@ class Publishing:
         parts = [
             (queue, slots)
             for queue in queues
-            if (slots := slots_of(queue.policy, envelope.topics, queue.name))
+            if (slots := len(slots_of(queue.policy, topics_in_queue(envelope.topics, queue.name))))
         ]
         plain = None
         if (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...commands import Staged
-from ...delivery import DEAD, Q, State
+from ...delivery import DEAD, Q, State, X, message_state
 from ...errors import LogTrimmed, MessageNotFound, PayloadDamaged, PayloadReaped
 from ...filters import Filter
 from ...message import make_id, parse_id, payload_hash
@@ -139,6 +139,7 @@ class Reader:
             priority=priority,
             created_at=row[1],
             expires_at=expires_at,
+            state=message_state(states) if (states := [s for _, s in self.states(sequence, row[4])]) else X,
             same_as=row[6],
             deliveries=[delivery for _, delivery in self._deliveries(sequence, sequence)[0][1]],
             journey=sorted((e for e in journey if e.offset >= oldest), key=lambda event: event.offset),
