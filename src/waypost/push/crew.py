@@ -1,0 +1,58 @@
+"""The endpoints of one queue or channel, and whose turn a message is that failed at one of them.
+
+A message goes to the next endpoint only when the last one failed to confirm it; and one that failed does not take it again
+while another has not tried, or tried longer ago. Who fetches a message whose turn is another's gives it back, and that one
+fetches at once: both commands are neighbours in one group, so nobody comes between.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..commands import Fetched
+
+#: messages whose failures are remembered
+MOST_MESSAGES = 10_000
+
+
+class Member(Protocol):
+    def wants(self, message: Fetched) -> bool:
+        """Whether it could take this message now."""
+        ...
+
+    def ask_anew(self) -> None:
+        """Fetch now."""
+        ...
+
+
+class Crew:
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        #: by message: who failed at it, the last one last
+        self._failed: dict[str, list[Member]] = {}
+
+    def failed(self, id: str, member: Member) -> None:
+        tried = self._failed.setdefault(id, [])
+        if member in tried:
+            tried.remove(member)
+        tried.append(member)
+        if len(self._failed) > MOST_MESSAGES:
+            del self._failed[next(iter(self._failed))]
+
+    def forget(self, id: str) -> None:
+        self._failed.pop(id, None)
+
+    def turn(self, message: Fetched, member: Member) -> Member:
+        """Who should try it, now that `member` has fetched it. Named once, it counts as having tried: it may not be
+        allowed to have the message, and then it is this one's again."""
+        tried = self._failed.get(message.id)
+        if tried is None or member not in tried or len(self.members) < 2:
+            return member
+        order = [other for other in self.members if other not in tried] + tried
+        for other in order:
+            if other is member:
+                return member
+            if other in self.members and other.wants(message):
+                self.failed(message.id, other)
+                return other
+        return member
