@@ -154,6 +154,8 @@ class DeclareQueue(msgspec.Struct, gc=False):
 
 class Declared(msgspec.Struct, frozen=True, gc=False):
     created: bool
+    #: the job that brings older messages into a channel
+    job: str | None = None
 
 
 class DeleteQueue(msgspec.Struct, gc=False):
