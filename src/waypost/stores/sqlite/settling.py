@@ -78,6 +78,7 @@ class Settling:
                 lease = leases.get(offset := _offset_in(text)) if plain else None
                 if lease is not None and lease.receipt == text and lease.destination == queue.number:
                     settled.append(self._succeed(offset, lease, queue, command.reason))
+                    parsed.pop(text, None)  # what was read of it is no longer true
                     continue
                 if text not in parsed:
                     # Its lease went by an earlier command of this group, or is not for this way.
