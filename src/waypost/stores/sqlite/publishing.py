@@ -14,7 +14,7 @@ import msgspec
 from ...commands import Publish, Published, PublishMany
 from ...delivery import OPEN, Q, State, X, message_state
 from ...errors import IdempotencyConflict, IdTaken, QueueFull, QueueNotFound, Refused
-from ...message import SALT_MASK, Entropy, Envelope, make_id
+from ...message import SALT_MASK, Entropy, Envelope, id_maker
 from ...routing import queues_of, slots_of, with_object
 from .. import IDEMPOTENCY_KEPT_US
 from .names import Destination, Names
@@ -22,7 +22,7 @@ from .pending import Pending
 from .reading import Reader
 from .rows import STATE, Db, Row, pack_route
 from .slots import Ledger, Slot
-from .young import LARGEST, Message, Young
+from .young import LARGEST, MOST_MESSAGES, Message, Young
 
 
 class _Plan(msgspec.Struct):
@@ -236,6 +236,7 @@ class Publishing:
         """The hot loop: a row of `messages` each, and a place in `ready`; what is not plain is done by the way."""
         ledger, draw, kinds, young = self._ledger, self._draw, self._kinds, self._young.messages
         add_row, add_result, now = self._rows.messages.append, results.append, ledger.now
+        make_id = id_maker(now)
         #: those of plain messages, by where they go
         ready: dict[tuple[Destination, int], array[int]] = {}
         for command in commands:
@@ -259,7 +260,7 @@ class Publishing:
             sequence = ledger.head + 1
             ledger.head = sequence + plan.offsets
             salt = draw() & SALT_MASK
-            message_id = command.id or make_id(sequence, salt, now)
+            message_id = command.id or make_id(sequence, salt)
             stored: bytes | str
             if isinstance(body, bytes):
                 size, stored = len(body), body
@@ -291,7 +292,8 @@ class Publishing:
                     sequences = ready[queue, priority] = array("q")
                 sequences.append(sequence)
                 queue.bytes += size
-                if size <= LARGEST and stored is body:
+                # Behind a long backlog it would be old when its turn comes.
+                if queue.ready < MOST_MESSAGES and size <= LARGEST and stored is body:
                     young[sequence] = Message(message_id, kind.stored, now, body, size, True)
             published = Published(message_id, Q if plan.parts else X)
             if named:
