@@ -125,7 +125,7 @@ class Broker:
         return result
 
     def publish(self, command: Publish, done: Done) -> None:
-        if self._refusing and (refusal := self._publish_refusal()) is not None:
+        if (self._refusing or self.committer.idle) and (refusal := self._publish_refusal()) is not None:
             done(refusal)
             return
         body = command.body
@@ -138,7 +138,7 @@ class Broker:
             self._stage([command], size, done, lambda: self.committer.submit(command, done, _held(command)))
 
     def publish_many(self, command: PublishMany, done: Done) -> None:
-        if self._refusing and (refusal := self._publish_refusal()) is not None:
+        if (self._refusing or self.committer.idle) and (refusal := self._publish_refusal()) is not None:
             done(refusal)
             return
         size = 0
@@ -155,7 +155,7 @@ class Broker:
             )
 
     def _publish_refusal(self) -> Exception | None:
-        """Asked after every group, and before every publish while there is one."""
+        """Asked before the first publish of a group and after every group; while there is one, by each."""
         refusal = Busy("the broker is stopping") if self._stopping else self.store.refusal()
         self._refusing = refusal is not None
         return refusal

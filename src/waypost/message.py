@@ -79,7 +79,7 @@ def id_maker(created_at: int) -> Callable[[int, int], str]:
         if sequence >> _LOW_BITS != high:
             high = sequence >> _LOW_BITS
             start = _first_part(created_at // 1_000, high)
-        return start + "%012x" % ((sequence & _LOW_MASK) << _SALT_BITS | salt & SALT_MASK)  # noqa: UP031
+        return start + "%012x" % ((sequence & _LOW_MASK) << _SALT_BITS | salt & SALT_MASK)
 
     return make
 
