@@ -92,6 +92,9 @@ class Broker:
         self._ticking = self._working = False
         self._reap_every_seconds = reap_every_seconds
         self._stopping = False
+        self._commit = self.committer.submit
+        #: publishes are refused, or were when it was last looked at
+        self._refusing = True
         self._reaper = self._loop.call_later(min(1.0, reap_every_seconds), self._reap)
         # Leases and jobs that an earlier process left behind.
         self._tick()
@@ -122,20 +125,20 @@ class Broker:
         return result
 
     def publish(self, command: Publish, done: Done) -> None:
-        refusal = self._publish_refusal()
-        if refusal is not None:
+        if (self._refusing or self.committer.idle) and (refusal := self._publish_refusal()) is not None:
             done(refusal)
             return
-        size = command.size
+        body = command.body
+        assert isinstance(body, bytes)
+        size = len(body)
         if size <= HASH_IN_LOOP_BYTES:
-            command.hash = payload_hash(command.body)  # type: ignore[arg-type]
-            self.committer.submit(command, done, size)
+            command.hash = payload_hash(body)
+            self._commit(command, done, size)
         else:
             self._stage([command], size, done, lambda: self.committer.submit(command, done, _held(command)))
 
     def publish_many(self, command: PublishMany, done: Done) -> None:
-        refusal = self._publish_refusal()
-        if refusal is not None:
+        if (self._refusing or self.committer.idle) and (refusal := self._publish_refusal()) is not None:
             done(refusal)
             return
         size = 0
@@ -152,9 +155,10 @@ class Broker:
             )
 
     def _publish_refusal(self) -> Exception | None:
-        if self._stopping:
-            return Busy("the broker is stopping")
-        return self.store.refusal()
+        """Asked before the first publish of a group and after every group; while there is one, by each."""
+        refusal = Busy("the broker is stopping") if self._stopping else self.store.refusal()
+        self._refusing = refusal is not None
+        return refusal
 
     def _stage(self, messages: list[Publish], size: int, done: Done, then: Callable[[], None]) -> None:
         """Hash, and put large bodies away, in a thread; then go on in the loop."""
@@ -269,7 +273,7 @@ class Broker:
 
     def _hand_over(self, result: Any, queue: str, done: Done) -> None:
         """Large bodies are read in a thread first; one that is damaged goes to the dead letters instead."""
-        if isinstance(result, Refused) or not any(isinstance(message.body, Staged) for message in result):
+        if isinstance(result, Refused) or not _large(result):
             done(result)
             return
 
@@ -354,6 +358,7 @@ class Broker:
     # ── what runs by itself ─────────────────────────────────────────────────────────────────
 
     def _applied(self, applied: Applied) -> None:
+        self._publish_refusal()
         for queue, ready in applied.ready.items():
             self._wake(queue, ready)
         for changed in self._followers:
@@ -411,7 +416,7 @@ class Broker:
 
     def drain(self) -> None:
         """No new publishes, no waiting: long polls answer now, followers end."""
-        self._stopping = True
+        self._stopping = self._refusing = True
         self._reaper.cancel()
         self._set_timer(None)
         for parked in list(self._parked.values()):
@@ -433,6 +438,10 @@ class Broker:
 
 def _ignore(result: Any) -> None:
     pass
+
+
+def _large(fetched: list[Fetched]) -> bool:
+    return len(fetched) != 0 and Staged in {type(message.body) for message in fetched}
 
 
 def _held(message: Publish) -> int:

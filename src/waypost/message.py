@@ -70,6 +70,20 @@ def make_id(sequence: int, salt: int, created_at: int) -> str:
     return _first_part(created_at // 1_000, sequence >> _LOW_BITS) + "%012x" % low  # noqa: UP031
 
 
+def id_maker(created_at: int) -> Callable[[int, int], str]:
+    """`make_id` for the messages of one moment."""
+    start, high = "", -1
+
+    def make(sequence: int, salt: int) -> str:
+        nonlocal start, high
+        if sequence >> _LOW_BITS != high:
+            high = sequence >> _LOW_BITS
+            start = _first_part(created_at // 1_000, high)
+        return start + "%012x" % ((sequence & _LOW_MASK) << _SALT_BITS | salt & SALT_MASK)
+
+    return make
+
+
 @lru_cache(4_096)
 def _first_part(ms: int, high: int) -> str:
     return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{high >> 14:03x}-{0x8000 | high & 0x3FFF:04x}-"

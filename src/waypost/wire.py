@@ -190,12 +190,10 @@ def read_messages(body: bytes) -> list[Publish]:
         raise TooManyMessages(
             f"{len(lines)} messages in one request", f"send at most {MOST_MESSAGES} at once"
         )
-    # What the messages of a request say alike is checked once and shared.
-    alike: dict[tuple[object, ...], Envelope] = {}
     commands: list[Publish] = []
     try:
         for line in lines:
-            commands.append(_command(line, alike))
+            commands.append(_command(line))
     except RequestInvalid as wrong:
         raise RequestInvalid(f"message {len(commands) + 1}: {wrong.detail}", wrong.hint, wrong.code) from None
     return commands
@@ -205,16 +203,21 @@ class TooManyMessages(RequestInvalid):
     status, code, title = 413, "TOO_MANY_MESSAGES", "Too many messages"
 
 
-def _command(line: _Line, alike: dict[tuple[object, ...], Envelope]) -> Publish:
-    about = (line.topics, line.object, line.mime_type, line.producer)
-    envelope = alike.get(about)
-    if envelope is None:
-        envelope = alike[about] = Envelope(
-            topics=check_topics(line.topics),
-            object=None if line.object is None else check_name(line.object, "object"),
-            mime_type=None if line.mime_type is None else check_mime_type(line.mime_type),
-            producer=None if line.producer is None else check_producer(line.producer),
-        )
+@lru_cache(1_024)
+def _alike(
+    topics: tuple[str, ...], object: str | None, mime_type: str | None, producer: str | None
+) -> Envelope:
+    """What many messages say alike is checked once and shared."""
+    return Envelope(
+        topics=check_topics(topics),
+        object=None if object is None else check_name(object, "object"),
+        mime_type=None if mime_type is None else check_mime_type(mime_type),
+        producer=None if producer is None else check_producer(producer),
+    )
+
+
+def _command(line: _Line) -> Publish:
+    envelope = _alike(line.topics, line.object, line.mime_type, line.producer)
     if (
         line.key is not None
         or line.timestamp is not None

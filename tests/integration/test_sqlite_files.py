@@ -244,15 +244,14 @@ def test_one_command_that_fails_leaves_its_neighbours_alone(
 ) -> None:
     store = opened(path)
     try:
-        make_ready = store._publishing._make_ready
 
-        def fails_for_one(queue: object, priority: int, sequence: int, size: int) -> None:
-            if size == len(b"bad one"):
-                raise ZeroDivisionError("a fault")
-            make_ready(queue, priority, sequence, size)  # type: ignore[arg-type]
+        def fails(*of_a_delayed_message: object) -> None:
+            raise ZeroDivisionError("a fault")
 
-        monkeypatch.setattr(store._publishing, "_make_ready", fails_for_one)
-        results = store.apply([publish(b"one"), publish(b"bad one"), publish(b"two")]).results
+        monkeypatch.setattr(store._publishing, "_route", fails)
+        bad = publish(b"bad one")
+        bad.delay_us = 1
+        results = store.apply([publish(b"one"), bad, publish(b"two")]).results
         assert isinstance(results[1], Failed)
         fetched = only(store.apply([Fetch(queue="a", n=5)]))
         assert [message.body for message in fetched] == [b"one", b"two"]

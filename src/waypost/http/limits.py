@@ -13,6 +13,8 @@ class Limits:
     #: Largest body, where the route does not say otherwise.
     body: int = 16 * 1024 * 1024
     connections: int = 10_000
+    #: New connections taken in one turn of the loop.
+    accepts: int = 256
     #: Requests of one connection that may wait for their answer.
     pipeline: int = 64
     #: A head that has begun must be whole after this time.

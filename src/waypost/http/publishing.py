@@ -154,7 +154,10 @@ def publisher(
                 refuse(request, refused)
                 return
         publish(
-            Publish(envelope=planned.envelope, body=request.body, **planned.more), partial(answer, request)
+            Publish(envelope=planned.envelope, body=request.body, **planned.more)
+            if planned.more
+            else Publish(envelope=planned.envelope, body=request.body),
+            partial(answer, request),
         )
 
     return handle
@@ -165,8 +168,8 @@ def answer_with_state(request: Request, result: Any) -> None:
     if isinstance(result, Published):
         text = published_json(result)
         request.send(
-            b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nX-Message-Id: %b\r\n"
-            b"Content-Length: %d\r\n\r\n%b" % (result.id.encode(), len(text), text.encode())
+            f"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nX-Message-Id: {result.id}\r\n"
+            f"Content-Length: {len(text)}\r\n\r\n{text}".encode()
         )
     else:
         refuse(request, result)

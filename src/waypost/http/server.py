@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from waypost.http.head import Head, Heads
 from waypost.http.limits import Limits
+from waypost.http.listening import Listener
 from waypost.http.problem import Problem
 from waypost.http.routes import Routes
 from waypost.http.site import Site
@@ -60,19 +61,17 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_drain: list[Callable[[], object]] = []
         self._empty = asyncio.Event()
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address cannot be had."""
         self._loop = loop = asyncio.get_running_loop()
         self.now = loop.time()
-        # both loops set TCP_NODELAY on every connection
-        self._listener = await loop.create_server(
-            lambda: Connection(self, loop), self.host, self.port, backlog=1024, start_serving=False
+        self._listener = await Listener.open(
+            self.host, self.port, lambda: Connection(self, loop), self.limits.accepts
         )
-        self.port = self._listener.sockets[0].getsockname()[1]
-        await self._listener.start_serving()
+        self.port = self._listener.port
         self._sweeper = loop.call_later(self.limits.sweep_seconds, self._sweep)
 
     def on_drain(self, callback: Callable[[], object]) -> None:
@@ -112,7 +111,6 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
-            await self._listener.wait_closed()
 
     # -- connections call ------------------------------------------------------------------------------------
 

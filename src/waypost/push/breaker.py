@@ -70,24 +70,25 @@ class Breaker:
         self._suspects.update(dict.fromkeys(self._failed))
         while len(self._suspects) > MOST_SUSPECTS:
             self._suspects.pop(next(iter(self._suspects)))
+        self._failed.clear()
         if self.position(now) is not Position.OPEN:
             self._openings = 0
-        self._start_row()
+        self._row, self._unsent = 0, False
 
     def outage(self, id: str, now: float, *, sent: bool) -> bool:
         """Whether this failure is counted as an attempt of the message."""
         position = self.position(now)
+        suspect = id in self._suspects
+        if sent and not suspect:
+            self._failed.add(id)
         if position is not Position.CLOSED:
             if position is Position.HALF_OPEN:
                 self._open(now)
             return False
-        if id in self._suspects and sent:
+        if sent and suspect:
             return True
         self._row += 1
-        if sent:
-            self._failed.add(id)
-        else:
-            self._unsent = True
+        self._unsent = self._unsent or not sent
         if self._row >= self._tripping.failures and (self._unsent or len(self._failed) > 1):
             self._open(now)
         return sent
@@ -102,8 +103,4 @@ class Breaker:
         self._openings += 1
         # Not all endpoints that went down together are asked again together.
         self._until = now + min(self._tripping.longest_seconds, doubled) * random.uniform(0.75, 1.0)
-        self._start_row()
-
-    def _start_row(self) -> None:
         self._row, self._unsent = 0, False
-        self._failed.clear()

@@ -30,29 +30,33 @@ class Crew:
         self.members: list[Member] = []
         #: by message: who failed at it, the last one last
         self._failed: dict[str, list[Member]] = {}
+        #: by message: whose turn it was said to be
+        self._offered: dict[str, Member] = {}
 
     def failed(self, id: str, member: Member) -> None:
         tried = self._failed.setdefault(id, [])
         if member in tried:
             tried.remove(member)
         tried.append(member)
+        self._offered.pop(id, None)
         if len(self._failed) > MOST_MESSAGES:
-            del self._failed[next(iter(self._failed))]
+            self.forget(next(iter(self._failed)))
 
     def forget(self, id: str) -> None:
         self._failed.pop(id, None)
+        self._offered.pop(id, None)
 
     def turn(self, message: Fetched, member: Member) -> Member:
-        """Who should try it, now that `member` has fetched it. Named once, it counts as having tried: it may not be
-        allowed to have the message, and then it is this one's again."""
+        """Who should try it, now that `member` has fetched it. To whom it is offered, that one counts as having tried: it
+        may not be allowed to have the message, and then it is this one's again."""
         tried = self._failed.get(message.id)
-        if tried is None or member not in tried or len(self.members) < 2:
+        if tried is None or member not in tried or self._offered.pop(message.id, None) is member:
             return member
-        order = [other for other in self.members if other not in tried] + tried
-        for other in order:
+        for other in [other for other in self.members if other not in tried] + tried:
             if other is member:
-                return member
+                break
             if other in self.members and other.wants(message):
                 self.failed(message.id, other)
+                self._offered[message.id] = other
                 return other
         return member

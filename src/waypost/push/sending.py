@@ -13,6 +13,9 @@ kilobytes are read, and all of it within the consumer's timeout.
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +35,8 @@ ANSWER_BYTES = 16 << 10
 TEXT_CHARACTERS = 150
 #: shorter than servers keep an idle connection, so that we seldom post into one that is just being closed
 IDLE_SECONDS = 1.5
+#: larger bodies are written piece by piece, with others in between
+WHOLE_BYTES = 64 << 10
 #: for name, connection and TLS together
 CONNECT_SECONDS = 10.0
 #: look-ups at a time: one that hangs holds a thread of these for some seconds
@@ -136,9 +141,10 @@ class Sender:
     ) -> Answer | Silence:
         """Whatever goes wrong on the way is a Silence; only a cancellation is raised."""
         timeout = aiohttp.ClientTimeout(total=seconds, connect=min(seconds, CONNECT_SECONDS))
+        data = body if len(body) <= WHOLE_BYTES else io.BytesIO(body)
         try:
             async with self._session.post(
-                url, data=body, headers=headers, allow_redirects=False, timeout=timeout
+                url, data=data, headers=headers, allow_redirects=False, timeout=timeout
             ) as response:
                 said = response.headers
                 return Answer(
@@ -181,6 +187,8 @@ async def _beginning(response: aiohttp.ClientResponse) -> str:
 
 def _words(error: BaseException) -> str:
     """What went wrong, without the numbers and names around it."""
+    if isinstance(error, OSError) and (error.errno or 0) in errno.errorcode:
+        return os.strerror(error.errno or 0).lower()
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return " ".join(str(error).split()) or type(error).__name__

@@ -31,7 +31,7 @@ from ..commands import (
     Tick,
     Work,
 )
-from ..delivery import DEAD, ENDED, C, E, F, K, L, N, Outcome, Q, R, S, State, T, X
+from ..delivery import DEAD, ENDED, C, E, F, I, K, L, N, Outcome, Q, R, S, State, T, X
 from ..errors import (
     ConsumerRequired,
     IdempotencyConflict,
@@ -317,6 +317,33 @@ class StoreTests(ChannelTests, ContentTests, ConsumerTests, DecisionTests, Selec
         assert hand.confirm(fresh).state is S
 
     # ── 2: a message's state ────────────────────────────────────────────────────────────────
+
+    def test_one_group_hands_a_message_of_two_queues_out_in_both(self, hand: Hand) -> None:
+        hand.publish("a.x", "b.x", body=b"for both")
+        hand.publish("a.y", "b.y", body=b"too")
+        taken = hand.ask(*(Fetch(queue=queue) for queue in "abba"))
+        assert [hand.body(message) for (message,) in taken] == [b"for both", b"for both", b"too", b"too"]
+
+    def test_receipts_in_one_group_are_settled_once_each(self, hand: Hand) -> None:
+        hand.publish("a.x")
+        hand.publish("a.x")
+        first, second = hand.fetch("a", n=2)
+        hand.declare("b")
+        answers = hand.ask(
+            Confirm(queue="b", receipts=[first.receipt]),
+            Confirm(queue="a", receipts=[first.receipt, first.receipt]),
+            Confirm(queue="a", receipts=[first.receipt], outcome=Outcome.RETRY),
+            Confirm(queue="a", receipts=[second.receipt], outcome=Outcome.INVALID),
+            Confirm(queue="a", receipts=[second.receipt, first.receipt, "0x" + second.receipt]),
+        )
+        done = Settled(first.receipt, first.id, S)
+        assert answers == [
+            [Settled(first.receipt)],
+            [done, done],
+            [Settled(first.receipt)],
+            [Settled(second.receipt, second.id, I)],
+            [Settled(second.receipt), done, Settled("0x" + second.receipt)],
+        ]
 
     def test_a_message_in_two_queues_completes_when_both_are_through(self, hand: Hand) -> None:
         id = hand.publish("a.x", "b.x").id

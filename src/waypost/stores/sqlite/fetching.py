@@ -8,11 +8,14 @@ remembers how far nothing was for it.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import apsw
+
 from ...commands import Fetch, Fetched, Staged
-from ...delivery import E, F, K, Reason, Step
+from ...delivery import E, F, K, Q, Reason, Step
 from ...errors import ConsumerRequired, QueueNotFound
 from ...message import Entropy, Envelope, make_id, make_receipt, payload_hash
 from ...names import ANONYMOUS
@@ -22,21 +25,34 @@ from .names import Destination, Names
 from .pending import INSERT_FETCH, Pending
 from .rows import ENVELOPE_COLUMNS, Db, Row, envelope_of, signed
 from .slots import Ledger, Slot
+from .young import Lease, Message, Young
 
 #: rows that one look at a queue brings at most
 LOOK = 2_000
 
+#: stands in for a body that must not be handed out
+_DAMAGED = Staged(0, "")
+
 log = logging.getLogger("waypost")
 
-_READY = f"""
-    select r.priority, r.sequence, r.slot, r.known, m.at, m.salt, m.own_id, m.hash, m.size, m.body, {ENVELOPE_COLUMNS}
-    from ready r cross join messages m on m.sequence = r.sequence
-    where r.destination = ?"""
+_MESSAGE = f"m.at, m.salt, m.own_id, m.hash, m.size, m.body, m.route, {ENVELOPE_COLUMNS}"
+_FRONT = """
+    select priority, sequence, slot, known from ready where destination = ? order by priority, sequence, slot limit ?"""
+_MESSAGES = f"""
+    select m.sequence, {_MESSAGE} from carray(?) c cross join messages m on m.sequence = c.value"""
+_NEXT = f"""
+    select r.priority, r.sequence, r.slot, {_MESSAGE} from ready r cross join messages m on m.sequence = r.sequence
+    where r.destination = ? and (r.priority, r.sequence, r.slot) >= (?, ?, ?) order by 1, 2, 3 limit 1"""
+#: plain integers, because an enum's cost more in the hot path
+_F, _Q = int(F), int(Q)
 
 
 class Fetching:
-    def __init__(self, db: Db, names: Names, ledger: Ledger, rows: Pending, draw: Entropy) -> None:
-        self._db, self._names, self._ledger, self._rows, self._draw = db, names, ledger, rows, draw
+    def __init__(
+        self, db: Db, names: Names, ledger: Ledger, rows: Pending, young: Young, draw: Entropy
+    ) -> None:
+        self._db, self._names, self._ledger, self._rows = db, names, ledger, rows
+        self._young, self._draw = young, draw
         #: messages of one kind say the same of themselves, so they share what is made of it
         self._envelopes: dict[Row, Envelope] = {}
 
@@ -67,87 +83,105 @@ class Fetching:
                 results.append(self._fetch_plain(queue, command, rows))
 
     def _look(self, queue: Destination, limit: int) -> list[Row]:
-        """The first rows, last one first, so that they are popped in order."""
+        """The first rows, last one first, so that they are popped in order; their messages are young again."""
         self._rows.flush()
-        order = " order by r.priority, r.sequence, r.slot limit ?"
-        rows: list[Row] = self._db.execute(_READY + order, (queue.number, min(limit, LOOK))).fetchall()
+        rows: list[Row] = self._db.execute(_FRONT, (queue.number, min(limit, LOOK))).fetchall()
+        young = self._young.messages
+        missing = [row[1] for row in rows if row[1] not in young]
+        if missing:
+            young |= self._load(missing)
         rows.reverse()
         return rows
 
+    def _load(self, sequences: Sequence[int]) -> dict[int, Message]:
+        wanted = apsw.carray(array("q", sequences))
+        rows = self._db.execute(_MESSAGES, (wanted,))
+        return {sequence: self._message(sequence, columns) for sequence, *columns in rows}
+
+    def _message(self, sequence: int, columns: list[Any]) -> Message:
+        """As read from the file; one whose payload is not what was published has no body."""
+        created_at, salt, own_id, hash, size, body, route = columns[:7]
+        if isinstance(body, str):
+            body = Staged(size, body, hash)
+        elif payload_hash(body) != hash:
+            body = _DAMAGED
+        envelope = self._envelope(tuple(columns[7:]))
+        id = own_id or make_id(sequence, salt, created_at)
+        return Message(id, envelope, created_at, body, size, isinstance(route, int))
+
     def _fetch_plain(self, queue: Destination, command: Fetch, rows: list[Row]) -> list[Fetched]:
-        ledger = self._ledger
-        now = ledger.now
+        ledger, pending, wanted, number = self._ledger, self._rows, command.n, queue.number
+        now, young, leases, states = ledger.now, self._young.messages, self._young.leases, queue.states
         consumer = self._names.party(command.consumer)
         until_at = now + (queue.policy.lease_us if command.lease_us is None else command.lease_us)
         fetched: list[Fetched] = []
         bytes = 0
-        while len(fetched) < command.n:
+        while len(fetched) < wanted:
             if not rows:
-                rows += self._look(queue, command.n - len(fetched))
+                rows += self._look(queue, wanted - len(fetched))
                 if not rows:
                     break
-            bytes += rows[-1][8]
-            if fetched and bytes > FETCH_BYTES:
+            priority, sequence, slot, known = rows[-1]
+            # A message of several queues was perhaps taken out for another one.
+            message = young.get(sequence) or self._load((sequence,))[sequence]
+            size = message.size
+            if fetched and bytes + size > FETCH_BYTES:
                 break
-            row = rows.pop()
-            priority, sequence, slot, known, created_at, _, _, hash, _, body = row[:10]
-            if not isinstance(body, str) and payload_hash(body) != hash:
+            bytes += size
+            rows.pop()
+            young.pop(sequence, None)
+            if message.body is _DAMAGED:
                 self._damaged(queue, sequence, slot)
                 continue
             ledger.head = offset = ledger.head + 1
             salt = self._draw()
+            receipt = make_receipt(offset, salt)
             if known:
                 was, attempt, tries, since_at, last = self._db.execute(
                     "select state, attempt, tries, since_at, last from deliveries"
                     " where sequence = ? and destination = ? and slot = ?",
-                    (sequence, queue.number, slot),
+                    (sequence, number, slot),
                 ).get
                 attempt += 1
-                self._rows.refetched.append(
-                    (attempt, tries + 1, consumer, now, offset, until_at, sequence, queue.number, slot)
+                pending.refetched.append(
+                    (attempt, tries + 1, consumer, now, offset, until_at, sequence, number, slot)
                 )
             else:
-                was, attempt, since_at, last = 3, 1, created_at, 0
-                self._rows.deliveries.append((sequence, queue.number, slot, consumer, now, offset, until_at))
-            self._rows.fetches.append(
+                was, attempt, since_at, last = _Q, 1, message.created_at, 0
+                pending.deliveries.append((sequence, number, slot, consumer, now, offset, until_at))
+            waited_ms = (now - since_at) // 1_000
+            pending.fetches.append(
                 (
                     offset,
                     now,
                     sequence,
-                    queue.number,
+                    number,
                     slot,
                     was,
-                    (now - since_at) // 1_000,
+                    waited_ms,
                     attempt,
                     consumer,
                     signed(salt),
                     last,
                     until_at,
-                    None,
-                    None,
-                    None,
                 )
             )
-            self._rows.taken[queue.number, priority] = (sequence, slot)
-            queue.states[was] -= 1
-            fetched.append(self._fetched(row, make_receipt(offset, salt), attempt, until_at))
+            pending.taken[number, priority] = (sequence, slot)
+            states[was] -= 1
+            if message.alone:
+                leases[offset] = Lease(
+                    receipt, message.id, sequence, number, slot, attempt, consumer, now, size
+                )
+            fetched.append(
+                Fetched(
+                    message.id, receipt, attempt, message.envelope, message.created_at, message.body, until_at
+                )
+            )
         if fetched:
-            queue.states[F] += len(fetched)
+            states[_F] += len(fetched)
             queue.ready -= len(fetched)
             ledger.touched.add(queue)
         return fetched
-
-    def _fetched(self, row: Row, receipt: str, attempt: int, until_at: int) -> Fetched:
-        _, sequence, _, _, created_at, salt, own_id, hash, size, body = row[:10]
-        return Fetched(
-            own_id or make_id(sequence, salt, created_at),
-            receipt,
-            attempt,
-            self._envelope(row[10:]),
-            created_at,
-            Staged(size, body, hash) if isinstance(body, str) else body,
-            until_at,
-        )
 
     def _envelope(self, columns: Row) -> Envelope:
         envelope = self._envelopes.get(columns)
@@ -171,35 +205,42 @@ class Fetching:
         passed = bytes = 0
         place = queue.marks.get(consumer, (0, 0, 0)) if command.topic is None else (0, 0, 0)
         while len(fetched) < command.n and passed < TOPIC_SCAN:
-            row = self._db.execute(
-                _READY + " and (r.priority, r.sequence, r.slot) >= (?, ?, ?) order by 1, 2, 3 limit 1",
-                (queue.number, *place),
-            ).get
+            row = self._db.execute(_NEXT, (queue.number, *place)).get
             if row is None:
                 break
-            if not self._suits(row, queue, command, consumer):
+            priority, sequence, number, *columns = row
+            message = self._message(sequence, columns)
+            if not self._suits(message, sequence, number, queue, command, consumer):
                 passed += command.topic is not None
             else:
-                bytes += row[8]
+                bytes += message.size
                 if fetched and bytes > FETCH_BYTES:
                     break
-                slot = self._ledger.slot(row[1], queue.number, row[2])
-                if not isinstance(row[9], str) and payload_hash(row[9]) != row[7]:
-                    self._damaged(queue, row[1], row[2])
+                self._young.messages.pop(sequence, None)
+                if message.body is _DAMAGED:
+                    self._damaged(queue, sequence, number)
                 else:
-                    fetched.append(self._hand_out(slot, row, command, consumer))
-            place = (row[0], row[1], row[2] + 1)
+                    slot = self._ledger.slot(sequence, queue.number, number)
+                    fetched.append(self._hand_out(slot, message, command, consumer))
+            place = (priority, sequence, number + 1)
         if command.topic is None and command.consumer != ANONYMOUS:
             # What was passed is not for this consumer, what was taken is gone: next time start here.
             queue.marks[consumer] = place
         return fetched
 
-    def _suits(self, row: Row, queue: Destination, command: Fetch, consumer: int) -> bool:
+    def _suits(
+        self,
+        message: Message,
+        sequence: int,
+        number: int,
+        queue: Destination,
+        command: Fetch,
+        consumer: int,
+    ) -> bool:
         if command.topic is not None and not any(
-            topic_matches(command.topic, topic) for topic in row[10].split(",") if topic
+            topic_matches(command.topic, topic) for topic in message.envelope.topics
         ):
             return False
-        sequence, number = row[1], row[2]
         if command.consumer == ANONYMOUS:
             return True
         if (
@@ -219,7 +260,7 @@ class Fetching:
         ).get
         return has_another is None
 
-    def _hand_out(self, slot: Slot, row: Row, command: Fetch, consumer: int) -> Fetched:
+    def _hand_out(self, slot: Slot, message: Message, command: Fetch, consumer: int) -> Fetched:
         queue, ledger = slot.queue, self._ledger
         policy = queue.policy
         now = ledger.now
@@ -242,9 +283,6 @@ class Fetching:
                 signed(salt),
                 slot.last,
                 until_at,
-                None,
-                None,
-                None,
             ),
         )
         slot.attempt += 1
@@ -254,4 +292,12 @@ class Fetching:
         ledger.fetched(slot, was)
         if policy.kick:
             ledger.take(slot, Step((K,), None, None, slot.tries))
-        return self._fetched(row, make_receipt(offset, salt), slot.attempt, until_at)
+        return Fetched(
+            message.id,
+            make_receipt(offset, salt),
+            slot.attempt,
+            message.envelope,
+            message.created_at,
+            message.body,
+            until_at,
+        )

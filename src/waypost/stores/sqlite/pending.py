@@ -14,7 +14,7 @@ from ...delivery import Outcome
 from .rows import OUTCOMES, Db, Row
 
 SUCCESS = OUTCOMES[Outcome.SUCCESS]
-INSERT_FETCH = "insert into fetches values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+INSERT_FETCH = "insert into fetches values (?,?,?,?,?,?,?,?,?,?,?,?,null,null,null)"
 _INSERT_MESSAGE = "insert into messages values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
@@ -35,6 +35,13 @@ class Pending:
         #: what a success changes of deliveries, and of fetches
         self.confirmed: list[Row] = []
         self.settled: list[Row] = []
+
+    def add_ready(self, destination: int, priority: int, sequences: array[int]) -> None:
+        before = self.ready.get((destination, priority))
+        if before is None:
+            self.ready[destination, priority] = sequences
+        else:
+            before.extend(sequences)
 
     def clear(self) -> None:
         for rows in (

@@ -14,7 +14,7 @@ import msgspec
 from ...commands import Publish, Published, PublishMany
 from ...delivery import OPEN, Q, State, X, message_state
 from ...errors import IdempotencyConflict, IdTaken, QueueFull, QueueNotFound, Refused
-from ...message import SALT_MASK, Entropy, make_id
+from ...message import SALT_MASK, Entropy, Envelope, id_maker
 from ...routing import queues_of, slots_of, topics_in_queue, with_object
 from .. import IDEMPOTENCY_KEPT_US
 from .names import Destination, Names
@@ -22,6 +22,7 @@ from .pending import Pending
 from .reading import Reader
 from .rows import STATE, Db, Row, pack_route
 from .slots import Ledger, Slot
+from .young import LARGEST, MOST_MESSAGES, Message, Young
 
 
 class _Plan(msgspec.Struct):
@@ -38,6 +39,18 @@ class _Plan(msgspec.Struct):
     object: str | None
 
 
+class _Kind(msgspec.Struct):
+    """Messages that share an envelope: their plan, and the columns they have in common."""
+
+    envelope: Envelope
+    queue: str | None
+    plan: _Plan
+    #: as it is read back
+    stored: Envelope
+    #: messages.route … messages.traceparent
+    columns: Row
+
+
 class Publishing:
     def __init__(
         self,
@@ -46,13 +59,21 @@ class Publishing:
         reader: Reader,
         ledger: Ledger,
         rows: Pending,
+        young: Young,
         draw: Entropy,
         infer_types: bool,
     ) -> None:
         self._db, self._names, self._reader, self._ledger, self._rows = db, names, reader, ledger, rows
-        self._draw, self._infer_types = draw, infer_types
-        #: by what a message says of itself; emptied whenever a policy changes
-        self.plans: dict[tuple[tuple[str, ...], str | None, str | None], _Plan] = {}
+        self._young, self._draw, self._infer_types = young, draw, infer_types
+        #: by what a message says of itself
+        self._plans: dict[tuple[tuple[str, ...], str | None, str | None], _Plan] = {}
+        #: by the envelope's own address, which it keeps while it is held here
+        self._kinds: dict[int, _Kind] = {}
+
+    def forget_plans(self) -> None:
+        """A policy changed, or what they stand on was undone."""
+        self._plans.clear()
+        self._kinds.clear()
 
     def run(self, commands: Sequence[Publish], results: list[Any]) -> None:
         """Messages that came one by one: one that is refused leaves the others alone."""
@@ -72,10 +93,13 @@ class Publishing:
         keys: dict[tuple[str | None, str], bytes] = {}
         load: dict[str, list[int]] = {}
         for message in messages:
+            kind = self._kinds.get(id(message.envelope))
             if (
-                message.id is None
+                kind is not None
+                and kind.envelope is message.envelope
+                and kind.queue == message.queue
+                and message.id is None
                 and message.idempotency_key is None
-                and self._plan_key(message) in self.plans
             ):
                 continue  # its queues exist and have no limits
             known = self._idempotency_hash(message, keys) if message.idempotency_key is not None else None
@@ -176,54 +200,81 @@ class Publishing:
             envelope.object,
         )
         if not any(q.policy.max_messages or q.policy.max_bytes for q in queues):
-            if len(self.plans) > 10_000:
-                self.plans.clear()
-            self.plans[self._plan_key(command)] = plan
+            if len(self._plans) > 10_000:
+                self._plans.clear()
+            self._plans[self._plan_key(command)] = plan
         return plan
+
+    def _kind(self, command: Publish) -> _Kind:
+        envelope = command.envelope
+        plan = self._plans.get(self._plan_key(command)) or self._make_plan(command)
+        stored = envelope
+        if plan.object != envelope.object:
+            stored = msgspec.structs.replace(envelope, object=plan.object)
+        columns = (
+            plan.route,
+            plan.topics,
+            plan.object,
+            envelope.key,
+            envelope.mime_type,
+            envelope.timestamp,
+            envelope.sent,
+            None if envelope.producer is None else self._names.party(envelope.producer),
+            envelope.encoding,
+            msgspec.json.encode(envelope.meta).decode() if envelope.meta else None,
+            envelope.traceparent,
+        )
+        kind = _Kind(envelope, command.queue, plan, stored, columns)
+        # One with a key is seldom seen twice; one whose plan is made each time must not be kept.
+        if envelope.key is None and self._plan_key(command) in self._plans:
+            if len(self._kinds) > 1_000:
+                self._kinds.clear()
+            self._kinds[id(envelope)] = kind
+        return kind
 
     def _log(self, commands: Sequence[Publish], results: list[Any]) -> None:
         """The hot loop: a row of `messages` each, and a place in `ready`; what is not plain is done by the way."""
-        ledger, draw, party = self._ledger, self._draw, self._names.party
-        add_row, now = self._rows.messages.append, ledger.now
+        ledger, draw, kinds, young = self._ledger, self._draw, self._kinds, self._young.messages
+        add_row, add_result, now = self._rows.messages.append, results.append, ledger.now
+        make_id = id_maker(now)
+        #: those of plain messages, by where they go
+        ready: dict[tuple[Destination, int], array[int]] = {}
         for command in commands:
             envelope, body = command.envelope, command.body
+            kind = kinds.get(id(envelope))
             named = command.id is not None or command.idempotency_key is not None
-            try:
-                if named:
-                    self._check((command,))
-                    known = self._first_answer(command)
-                    if known is not None:
-                        results.append(known)
-                        continue
-                plan = self.plans.get((envelope.topics, envelope.object, command.queue)) or self._make_plan(
-                    command
-                )
-            except Refused as refusal:
-                results.append(refusal)
-                continue
+            if named or kind is None or kind.envelope is not envelope or kind.queue != command.queue:
+                self._make_ready(ready)
+                try:
+                    if named:
+                        self._check((command,))
+                        known = self._first_answer(command)
+                        if known is not None:
+                            add_result(known)
+                            continue
+                    kind = self._kind(command)
+                except Refused as refusal:
+                    add_result(refusal)
+                    continue
+            plan, priority, ttl_us = kind.plan, command.priority, command.ttl_us
             sequence = ledger.head + 1
             ledger.head = sequence + plan.offsets
             salt = draw() & SALT_MASK
-            size, stored = (len(body), body) if isinstance(body, bytes) else (body.size, body.place)
-            ttl_us = command.ttl_us
+            message_id = command.id or make_id(sequence, salt)
+            stored: bytes | str
+            if isinstance(body, bytes):
+                size, stored = len(body), body
+            else:
+                size, stored = body.size, body.place
+                self._db.execute("insert into bodies values (?, ?)", (stored, sequence))
             add_row(
                 (
                     sequence,
                     now,
                     salt,
                     command.id,
-                    plan.route,
-                    plan.topics,
-                    plan.object,
-                    envelope.key,
-                    envelope.mime_type,
-                    envelope.timestamp,
-                    envelope.sent,
-                    None if envelope.producer is None else party(envelope.producer),
-                    envelope.encoding,
-                    msgspec.json.encode(envelope.meta).decode() if envelope.meta else None,
-                    envelope.traceparent,
-                    command.priority,
+                    *kind.columns,
+                    priority,
                     None if ttl_us is None else now + ttl_us,
                     None,
                     command.hash,
@@ -231,31 +282,36 @@ class Publishing:
                     stored,
                 )
             )
-            if stored is not body:
-                self._db.execute("insert into bodies values (?, ?)", (stored, sequence))
             queue = plan.plain
             if queue is None or command.delay_us or ttl_us is not None:
+                self._make_ready(ready)
                 self._route(command, plan, sequence, size)
             else:
-                self._make_ready(queue, command.priority, sequence, size)
-            published = Published(command.id or make_id(sequence, salt, now), Q if plan.parts else X)
+                sequences = ready.get((queue, priority))
+                if sequences is None:
+                    sequences = ready[queue, priority] = array("q")
+                sequences.append(sequence)
+                queue.bytes += size
+                # Behind a long backlog it would be old when its turn comes.
+                if queue.ready < MOST_MESSAGES and size <= LARGEST and stored is body:
+                    young[sequence] = Message(message_id, kind.stored, now, body, size, True)
+            published = Published(message_id, Q if plan.parts else X)
             if named:
                 self._remember(command, sequence, published)
-            results.append(published)
+            add_result(published)
+        self._make_ready(ready)
 
-    def _make_ready(self, queue: Destination, priority: int, sequence: int, size: int) -> None:
-        place = (queue.number, priority)
-        sequences = self._rows.ready.get(place)
-        if sequences is None:
-            sequences = self._rows.ready[place] = array("q")
+    def _make_ready(self, ready: dict[tuple[Destination, int], array[int]]) -> None:
+        """What was collected so far: before anything looks at the counters, and at the end."""
+        for (queue, priority), sequences in ready.items():
+            self._rows.add_ready(queue.number, priority, sequences)
+            queue.states[Q] += len(sequences)
+            queue.ready += len(sequences)
             self._ledger.touched.add(queue)
             self._ledger.roused.add(queue)
-        sequences.append(sequence)
-        queue.states[Q] += 1
-        queue.ready += 1
-        queue.bytes += size
-        if queue.marks:
-            self._ledger.lower_marks(queue, (priority, sequence, 0))
+            if queue.marks:
+                self._ledger.lower_marks(queue, (priority, sequences[0], 0))
+        ready.clear()
 
     def _route(self, command: Publish, plan: _Plan, sequence: int, size: int) -> None:
         """The slots one by one, where one of them has a delay, a ttl, an order by key, or siblings."""

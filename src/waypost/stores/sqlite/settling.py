@@ -22,6 +22,7 @@ from .pending import SUCCESS, Pending
 from .reading import Reader
 from .rows import OUTCOMES, STATE, Db, pack_path, unsigned
 from .slots import Ledger
+from .young import Lease, Young
 
 _SUCCESS_ALONE = pack_path((F, S, X))
 #: plain integers, because an enum's cost more in the hot path
@@ -33,24 +34,60 @@ _RECEIPTS = """
     cross join deliveries d on d.sequence = f.sequence and d.destination = f.destination and d.slot = f.slot"""
 
 
+def _offset_in(receipt: str) -> int:
+    """Where its fetch would stand, 0 for what is no receipt; the whole text is compared by whoever looks there."""
+    try:
+        return int(receipt[: receipt.find("-")], 16)
+    except ValueError:
+        return 0
+
+
 class Settling:
     def __init__(
-        self, db: Db, names: Names, reader: Reader, ledger: Ledger, rows: Pending, draw: Entropy
+        self,
+        db: Db,
+        names: Names,
+        reader: Reader,
+        ledger: Ledger,
+        rows: Pending,
+        young: Young,
+        draw: Entropy,
     ) -> None:
         self._db, self._names, self._reader, self._ledger, self._rows = db, names, reader, ledger, rows
-        self._draw = draw
+        self._young, self._draw = young, draw
 
     def confirm_run(self, commands: Sequence[Any], results: list[Any]) -> None:
-        parsed = {text: parse_receipt(text) for command in commands for text in command.receipts}
+        leases = self._young.leases
+        #: what has no lease in memory is read at once for all
+        older = [
+            text
+            for command in commands
+            for text in command.receipts
+            if (lease := leases.get(_offset_in(text))) is None or lease.receipt != text
+        ]
+        parsed = {text: parse_receipt(text) for text in older}
         fetches = self._fetches(receipt[0] for receipt in parsed.values() if receipt is not None)
         for command in commands:
             queue = self._names.queues.get(command.queue)
             if queue is None:
                 results.append(QueueNotFound(command.queue))
                 continue
-            results.append(
-                [self._settle(text, parsed[text], queue, command, fetches) for text in command.receipts]
-            )
+            plain = command.outcome is Outcome.SUCCESS and not queue.keyed
+            settled = []
+            for text in command.receipts:
+                lease = leases.get(offset := _offset_in(text)) if plain else None
+                if lease is not None and lease.receipt == text and lease.destination == queue.number:
+                    settled.append(self._succeed(offset, lease, queue, command.reason))
+                    parsed.pop(text, None)  # what was read of it is no longer true
+                    continue
+                if text not in parsed:
+                    # Its lease went by an earlier command of this group, or is not for this way.
+                    self._rows.flush()
+                    parsed[text] = receipt = parse_receipt(text)
+                    if receipt is not None:
+                        fetches |= self._fetches((receipt[0],))
+                settled.append(self._settle(text, parsed[text], queue, command, fetches))
+            results.append(settled)
 
     def _fetches(self, offsets: Iterable[int]) -> dict[int, list[Any]]:
         wanted = array("q", offsets)
@@ -83,34 +120,41 @@ class Settling:
             step = self._settle_slot(sequence, destination, number, command, offset)
             row[7:9] = OUTCOMES[command.outcome], step.state
             return Settled(text, id, step.state)
-        ledger = self._ledger
-        now = ledger.now
-        step_offset = ledger.head + 1
+        row[7], row[8] = SUCCESS, _S
+        lease = Lease(text, id, sequence, destination, number, attempt, consumer, fetched_at, size)
+        return self._succeed(offset, lease, queue, command.reason)
+
+    def _succeed(self, offset: int, lease: Lease, queue: Destination, reason: str | None) -> Settled:
+        """The short way: a message that was alone in its slot, and is completed with it."""
+        ledger, rows = self._ledger, self._rows
+        now, sequence, number = ledger.now, lease.sequence, lease.slot
+        step = ledger.head + 1
         ledger.head += 2
-        rows = self._rows
+        self._young.leases.pop(offset, None)
+        took_ms = (now - lease.fetched_at) // 1_000
         rows.steps.append(
             (
-                step_offset,
+                step,
                 now,
                 sequence,
-                destination,
+                queue.number,
                 number,
                 _SUCCESS_ALONE,
-                (now - fetched_at) // 1_000,
-                attempt,
-                consumer,
-                command.reason,
+                took_ms,
+                lease.attempt,
+                lease.consumer,
+                reason,
                 offset,
             )
         )
-        rows.confirmed.append((now, step_offset, command.reason, sequence, destination, number))
+        rows.confirmed.append((now, step, reason, sequence, queue.number, number))
         rows.settled.append((now, offset))
-        queue.states[_F] -= 1
-        queue.states[_S] += 1
-        queue.bytes -= size
+        states = queue.states
+        states[_F] -= 1
+        states[_S] += 1
+        queue.bytes -= lease.size
         ledger.touched.add(queue)
-        row[7], row[8] = SUCCESS, _S
-        return Settled(text, id, S)
+        return Settled(lease.receipt, lease.message_id, S)
 
     def _lease_was_over(self, fetch: int, last: int) -> bool:
         """Whether nothing but the end of the lease came after this fetch."""

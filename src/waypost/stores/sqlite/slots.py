@@ -13,6 +13,7 @@ from ...policy import DEFAULT, Policy
 from .names import Destination, Names
 from .reading import Reader
 from .rows import NO_CONFIRM, STATE, Db, open_route, pack_path
+from .young import Young
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -49,8 +50,8 @@ class Slot:
 class Ledger:
     """Where steps are written; one group at a time, inside its transaction."""
 
-    def __init__(self, db: Db, names: Names, reader: Reader) -> None:
-        self._db, self._names, self._reader = db, names, reader
+    def __init__(self, db: Db, names: Names, reader: Reader, young: Young) -> None:
+        self._db, self._names, self._reader, self._young = db, names, reader, young
         #: last offset given, and this group's instant
         self.head = self.now = 0
         #: queues whose counters changed, and those where something became ready
@@ -118,6 +119,7 @@ class Ledger:
         was, queue = slot.state, slot.queue
         path = [was, *step.path]
         now = self.now
+        self._young.leases.pop(slot.last, None)
         slot.state, slot.reason = step.state, step.reason
         if slot.state in (S, K) and self._completes(slot):
             path.append(X)

@@ -59,6 +59,7 @@ from .reaping import Reaper
 from .rows import STATE, Db
 from .settling import Settling
 from .slots import Ledger
+from .young import Young
 
 log = logging.getLogger("waypost")
 
@@ -120,7 +121,8 @@ class SqliteStore:
             raise
         self._reader = Reader(self._read_db, self._names)
         own_reader = Reader(self._db, self._names)
-        self._ledger = Ledger(self._db, self._names, own_reader)
+        self._young = young = Young()
+        self._ledger = Ledger(self._db, self._names, own_reader, young)
         self._reaper = Reaper(self._db, self._names, own_reader, self._ledger, log_keep_us)
         self._disk = Disk(self.path, disk_mark_bytes, ballast_bytes)
         self._checkpoints = Checkpoints(
@@ -133,9 +135,9 @@ class SqliteStore:
         self._load_head()
         rows = self._rows = Pending(self._db)
         parts = (self._db, self._names, own_reader, self._ledger)
-        self._publishing = Publishing(*parts, rows, draw, infer_types)
-        self._fetching = Fetching(self._db, self._names, self._ledger, rows, draw)
-        self._settling = Settling(*parts, rows, draw)
+        self._publishing = Publishing(*parts, rows, young, draw, infer_types)
+        self._fetching = Fetching(self._db, self._names, self._ledger, rows, young, draw)
+        self._settling = Settling(*parts, rows, young, draw)
         self._jobs = Jobs(*parts)
         #: the hot ones see a run of commands at once
         self._runs: dict[type, Callable[[Sequence[Any], list[Any]], None]] = {
@@ -190,6 +192,7 @@ class SqliteStore:
         return applied
 
     def _tidy(self) -> None:
+        self._young.trim()
         try:
             self._checkpoints.after_commit(self._db, self._wal_pages)
             self._bodies.remove(self._reaper.take_files())
@@ -211,7 +214,8 @@ class SqliteStore:
 
     def _roll_back(self) -> None:
         self._rows.clear()
-        self._publishing.plans.clear()
+        self._young.clear()
+        self._publishing.forget_plans()
         self._ledger.timed = True
         self._ledger.touched.clear()
         self._ledger.roused.clear()
@@ -300,7 +304,7 @@ class SqliteStore:
                 "update destinations set policy = ?, slotted = ? where number = ?",
                 (policy_text(command.policy), int(queue.slotted), queue.number),
             )
-            self._publishing.plans.clear()
+            self._publishing.forget_plans()
             if was_keyed != queue.keyed:
                 self._ledger.reorder(queue)
             self._ledger.roused.add(queue)
@@ -311,7 +315,7 @@ class SqliteStore:
         if queue is None:
             raise QueueNotFound(command.name)
         queue.deleted = True
-        self._publishing.plans.clear()
+        self._publishing.forget_plans()
         self._db.execute(
             "update destinations set deleted_at = ? where number = ?", (self._ledger.now, queue.number)
         )
