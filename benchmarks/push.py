@@ -98,7 +98,6 @@ async def pushing(folder: Path) -> AsyncIterator[tuple[Broker, Pusher]]:
     def broken(error: StoreBroken) -> None:
         raise SystemExit(str(error))
 
-    folder.mkdir()
     broker = Broker(SqliteStore(folder / "waypost.db"), on_broken=broken)
     pusher = Pusher(broker, parse_allowed(["127.0.0.0/8"]))
     try:

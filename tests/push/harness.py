@@ -29,7 +29,7 @@ from waypost.policy import Policy
 from waypost.push import Pusher
 from waypost.push.addresses import parse_allowed
 from waypost.push.breaker import Tripping
-from waypost.push.endpoint import Figures
+from waypost.push.figures import Figures
 from waypost.push.signing import make_secret
 from waypost.stores.sqlite import SqliteStore
 
@@ -80,7 +80,7 @@ class Receiver:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> Self:
         self.host = host
-        self._runner = web.ServerRunner(web.Server(self._handle), shutdown_timeout=0.1)  # type: ignore[arg-type]
+        self._runner = web.ServerRunner(web.Server(self._handle), shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port or self.port, reuse_address=True)
         await site.start()

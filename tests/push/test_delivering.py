@@ -72,7 +72,7 @@ async def test_an_encoded_body_stays_encoded(folder: Path) -> None:
         )
         return web.Response()
 
-    runner = web.ServerRunner(web.Server(take, auto_decompress=False))  # type: ignore[arg-type]
+    runner = web.ServerRunner(web.Server(take, auto_decompress=False))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with pushing(folder) as bench:
@@ -260,7 +260,7 @@ async def test_an_endless_answer_is_read_a_little_and_its_status_counts(folder: 
             cut.set()
             raise
 
-    runner = web.ServerRunner(web.Server(endless))  # type: ignore[arg-type]
+    runner = web.ServerRunner(web.Server(endless))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with pushing(folder) as bench:
@@ -280,7 +280,7 @@ async def test_an_answer_whose_body_hangs_counts_by_its_status_when_the_time_is_
         await asyncio.Event().wait()
         return response
 
-    runner = web.ServerRunner(web.Server(drip), shutdown_timeout=0.1)  # type: ignore[arg-type]
+    runner = web.ServerRunner(web.Server(drip), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with pushing(folder) as bench:

@@ -8,6 +8,7 @@
     signing    Standard Webhooks                         pure
     answers    what an answer means for the delivery     pure
     breaker    whether the endpoint is up                pure
+    crew       who tries next what failed at one of several
     sending    one request: resolve, check, post, read   the only file that knows aiohttp
     endpoint   one consumer: fetch, send, settle
     pusher     all of them

@@ -36,6 +36,7 @@ from ..policy import Policy
 from .answers import Answer, Health, Silence, Verdict, judge
 from .breaker import Breaker, Position, Tripping
 from .crew import Crew, Member
+from .figures import Figures
 from .headers import headers_of
 from .pace import Pace
 from .signing import key_of, signature
@@ -57,20 +58,6 @@ BUSY_SECONDS = 0.1
 SHORTEST_HOLD_SECONDS = 1.0
 #: messages that a probe looks at, to find one that has not failed as a probe before
 MOST_PROBES = 16
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one endpoint, since this process began to push to it."""
-
-    #: requests
-    sent: int
-    succeeded: int
-    failed: int
-    in_flight: int
-    breaker: Position
-    last_error: str | None
-    last_error_at: int | None
-    last_success_at: int | None
 
 
 class Held:

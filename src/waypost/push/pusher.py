@@ -23,7 +23,8 @@ from ..errors import Busy, NotOffered, Refused
 from .addresses import Network, check_url
 from .breaker import Tripping
 from .crew import Crew
-from .endpoint import BUSY_SECONDS, Endpoint, Figures
+from .endpoint import BUSY_SECONDS, Endpoint
+from .figures import Figures
 
 if TYPE_CHECKING:
     from .sending import Lookup, Sender
