@@ -159,6 +159,7 @@ def _ignore(result: Any) -> None:
 
 
 async def measure(folder: Path, url: str, pipe: Connection, seconds: float, rounds: int) -> dict[str, Any]:
+    await throughput(folder / "warm", url, TARGET)
     rates = [await throughput(folder / f"rate{n}", url, round(TARGET * seconds)) for n in range(rounds)]
     p99: dict[str, list[float]] = {"answering": [], "again": [], "hanging": []}
     for n in range(rounds):
@@ -167,13 +168,14 @@ async def measure(folder: Path, url: str, pipe: Connection, seconds: float, roun
             found = await latencies(folder / f"{name}{n}", url, pipe, seconds, hanging)
             into.append(percentile(found, 0.99))
     same = sorted(b / a for a, b in zip(p99["answering"], p99["again"], strict=True))
-    ratio = median(b / a for a, b in zip(p99["answering"], p99["hanging"], strict=True))
+    ratio = median(p99["hanging"]) / median(p99["answering"] + p99["again"])
     return {
         "deliveries a second": {"median": median(rates), "rounds": rates, "reached": median(rates) >= TARGET},
         "one of 100 hangs": {
             "p99 of the others, ratio": ratio,
-            "ratio of the same": [same[0], same[-1]],
-            "reached": ratio <= RATIO_TARGET * max(1.0, same[-1]),
+            "ratio of the same": [same[0], median(same), same[-1]],
+            # A machine that differs so much from itself cannot say.
+            "reached": ratio <= RATIO_TARGET if 1 / RATIO_TARGET <= median(same) <= RATIO_TARGET else None,
             "p99 in seconds": p99,
         },
     }

@@ -1,6 +1,7 @@
 """A real receiver on loopback, and a real broker on SQLite that pushes to it."""
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -65,10 +66,12 @@ Answering = Callable[[Got], Awaitable[web.StreamResponse] | web.StreamResponse]
 class Receiver:
     """Every signature is verified, by the package that receivers use; then `answering` says what to answer."""
 
-    def __init__(self, answering: Answering | None = None, secret: str = SECRET) -> None:
+    def __init__(
+        self, answering: Answering | None = None, secret: str = SECRET, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.got: list[Got] = []
         self.answering: Answering = answering or (lambda got: web.Response())
-        self.secret = secret
+        self.secret, self._tls = secret, tls
         self.host, self.port = "127.0.0.1", 0
         #: requests under way, and the most there ever were
         self.running = self.most = 0
@@ -82,7 +85,7 @@ class Receiver:
         self.host = host
         self._runner = web.ServerRunner(web.Server(self._handle), shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port or self.port, reuse_address=True)
+        site = web.TCPSite(self._runner, host, port or self.port, ssl_context=self._tls, reuse_address=True)
         await site.start()
         self.port = self._runner.addresses[0][1]
         return self

@@ -1,6 +1,10 @@
 """Which addresses are really connected to: checked after every resolution, and for addresses in the URL."""
 
+import asyncio
+import shutil
 import socket
+import ssl
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.conftest import miss
 from tests.push.harness import Receiver, in_a_loop, pushing
 from waypost.consumers import Consumer
 from waypost.errors import RequestInvalid
@@ -101,6 +106,49 @@ async def test_a_name_that_nobody_knows_is_an_outage(folder: Path) -> None:
         await bench.until(lambda: bench.figures("billing").breaker is Position.OPEN)
         assert bench.figures("billing").last_error == "no connection: name or service not known"
         await bench.until(lambda: bench.state(id).name == "Q")
+
+
+@in_a_loop
+async def test_a_look_up_that_hangs_holds_up_nobody_else(folder: Path) -> None:
+    answer = threading.Event()
+
+    def lookup(host: str, port: int) -> Sequence[tuple[Any, ...]]:
+        if host == "hanging.example":
+            answer.wait(20)
+        return found("127.0.0.1", port=port)
+
+    async with Receiver() as receiver, pushing(folder, lookup=lookup) as bench:
+        await bench.queue("other")
+        await bench.register("hanging", f"http://hanging.example:{receiver.port}/", concurrency=20)
+        await bench.register("other", f"http://other.example:{receiver.port}/", queue="other")
+        hanging = [await bench.publish() for _ in range(20)]
+        await bench.ended([await bench.publish(queue="other") for _ in range(10)])
+        assert bench.figures("hanging").in_flight == 20
+        answer.set()
+        await bench.ended(hanging)
+
+
+@in_a_loop
+async def test_a_certificate_that_nobody_vouches_for_is_an_outage(folder: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        miss("openssl is not on this machine")
+    assert openssl is not None
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    asked = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=hooks.example", "-days", "2"]
+    making = await asyncio.create_subprocess_exec(
+        openssl, *asked, "-keyout", str(key), "-out", str(certificate), stderr=asyncio.subprocess.DEVNULL
+    )
+    assert await making.wait() == 0
+    secured = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    secured.load_cert_chain(certificate, key)
+    async with Receiver(tls=secured) as receiver, pushing(folder) as bench:
+        await bench.register("billing", f"https://127.0.0.1:{receiver.port}/")
+        id = await bench.publish()
+        await bench.until(lambda: bench.figures("billing").breaker is Position.OPEN)
+        assert "certificate" in (bench.figures("billing").last_error or "")
+        await bench.until(lambda: bench.state(id).name == "Q")
+        assert receiver.got == []
 
 
 def test_a_proxy_of_the_environment_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class Pusher:
         consumer = None if info is None or info.consumer.url is None else info.consumer
         endpoint = self._endpoints.get(name)
         if endpoint is not None:
-            endpoint.crew.members.remove(endpoint)
+            self._leave_crew(endpoint)
         if consumer is None:
             if endpoint is not None:
                 self._leave(name, endpoint)
@@ -133,6 +133,11 @@ class Pusher:
         info = self._broker.store.consumer(name)
         if info is not None and info.consumer == consumer:
             self._broker.submit(paused, done)
+
+    def _leave_crew(self, endpoint: Endpoint) -> None:
+        endpoint.crew.members.remove(endpoint)
+        if not endpoint.crew.members:
+            del self._crews[endpoint.consumer.kind, endpoint.consumer.destination]
 
     def _crew(self, consumer: Consumer) -> Crew:
         return self._crews.setdefault((consumer.kind, consumer.destination), Crew())

@@ -3,7 +3,7 @@
     post ──▶ connection kept from before? ──▶ yes: it goes to an address that was checked
                       │ no
                       ▼
-             resolve (own threads, one look-up a host) ──▶ refused addresses dropped ──▶ socket ──▶ TLS
+             resolve (a thread for each host)        ──▶ refused addresses dropped ──▶ socket ──▶ TLS
                                                                                           '─ checked once more: an address
                                                                                              in the URL is never resolved
 No redirects, no cookies, no proxy from the environment, no decompression; of the answer's body at most a few
@@ -13,12 +13,14 @@ kilobytes are read, and all of it within the consumer's timeout.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import io
 import os
 import socket
+import ssl
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from typing import Any
 
@@ -39,15 +41,13 @@ IDLE_SECONDS = 1.5
 WHOLE_BYTES = 64 << 10
 #: for name, connection and TLS together
 CONNECT_SECONDS = 10.0
-#: look-ups at a time: one that hangs holds a thread of these for some seconds
-LOOKUP_THREADS = 16
 
 #: (family, type, proto, canonical name, socket address) of each address of a host
 Lookup = Callable[[str, int], Sequence[tuple[Any, ...]]]
 
 
 def system_lookup(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 class _Refused(OSError):
@@ -59,7 +59,6 @@ class CheckedResolver(AbstractResolver):
 
     def __init__(self, allowed: Sequence[Network], lookup: Lookup) -> None:
         self._allowed, self._lookup = allowed, lookup
-        self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "lookup")
         self._running: dict[tuple[str, int], asyncio.Future[Sequence[tuple[Any, ...]]]] = {}
 
     async def resolve(
@@ -88,22 +87,39 @@ class CheckedResolver(AbstractResolver):
         return passed
 
     async def _addresses(self, host: str, port: int) -> Sequence[tuple[Any, ...]]:
-        """Those who ask for one host at the same time share a thread."""
+        """Those who ask for one host at the same time share a thread; a look-up that hangs holds up nobody else, and no exit."""
         running = self._running.get((host, port))
         if running is None:
-            loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(self._threads, self._lookup, host, port)
-            self._running[host, port] = running
-            running.add_done_callback(lambda done: self._found((host, port), done))
+            running = self._running[host, port] = asyncio.get_running_loop().create_future()
+            threading.Thread(target=self._look_up, args=(host, port, running), daemon=True).start()
         return await asyncio.shield(running)
 
-    def _found(self, key: tuple[str, int], done: asyncio.Future[Sequence[tuple[Any, ...]]]) -> None:
+    def _look_up(self, host: str, port: int, running: asyncio.Future[Sequence[tuple[Any, ...]]]) -> None:
+        found: Sequence[tuple[Any, ...]] | OSError
+        try:
+            found = self._lookup(host, port)
+        except OSError as error:
+            found = error
+        except ValueError as error:  # a name that cannot be encoded
+            found = OSError(str(error))
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            running.get_loop().call_soon_threadsafe(self._found, (host, port), running, found)
+
+    def _found(
+        self,
+        key: tuple[str, int],
+        running: asyncio.Future[Sequence[tuple[Any, ...]]],
+        found: Sequence[tuple[Any, ...]] | OSError,
+    ) -> None:
         del self._running[key]
-        if not done.cancelled():
-            done.exception()  # seen, also when nobody waits any more
+        if isinstance(found, OSError):
+            running.set_exception(found)
+            running.exception()  # seen, also when nobody waits any more
+        else:
+            running.set_result(found)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Look-ups under way end by themselves."""
 
 
 class Sender:
@@ -187,6 +203,10 @@ async def _beginning(response: aiohttp.ClientResponse) -> str:
 
 def _words(error: BaseException) -> str:
     """What went wrong, without the numbers and names around it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}".replace("_", " ").lower()
     if isinstance(error, OSError) and (error.errno or 0) in errno.errorcode:
         return os.strerror(error.errno or 0).lower()
     if isinstance(error, OSError) and error.strerror:
