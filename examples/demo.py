@@ -45,7 +45,7 @@ from rich.text import Text
 from waypost import Client, Message, WaypostError
 from waypost.cli.messages import journey_table
 from waypost.cli.output import table
-from waypost.cli.queues import dead_table
+from waypost.cli.selections import deliveries_table
 
 QUEUES = ("orders", "customers", "invoices")
 #: how long a fetched message is kept from others: after the kill some come again only then
@@ -375,7 +375,7 @@ def summary(notes: Notes, seen: dict[str, Any]) -> bool:
         console.print(
             f"[bold]Dead letters before the fix[/]  {', '.join(f'{n} × {why}' for why, n in reasons.items())}"
         )
-        console.print(dead_table(seen["dead"][:3]))
+        console.print(deliveries_table(seen["dead"][:3]))
         console.print()
         console.print(f"[bold]The journey of one of them[/]  {seen['dead'][0]['messageId']}")
         console.print(journey_table(seen["journey"]))
