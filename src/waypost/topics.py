@@ -62,6 +62,10 @@ class TopicIndex(Generic[T]):
         self._exact: dict[str, list[T]] = {}
         self._prefix: dict[str, list[T]] = {}
 
+    def clear(self) -> None:
+        self._exact.clear()
+        self._prefix.clear()
+
     def add(self, patterns: Iterable[str], subscriber: T) -> None:
         for table, text in self._places(patterns):
             table.setdefault(text, []).append(subscriber)
