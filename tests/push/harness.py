@@ -32,6 +32,7 @@ from waypost.push.addresses import parse_allowed
 from waypost.push.breaker import Tripping
 from waypost.push.figures import Figures
 from waypost.push.signing import make_secret
+from waypost.store import Store
 from waypost.stores.sqlite import SqliteStore
 
 PATIENCE = 20.0
@@ -124,7 +125,7 @@ class Receiver:
 
 
 class Bench:
-    def __init__(self, store: SqliteStore, **options: Any) -> None:
+    def __init__(self, store: Store, **options: Any) -> None:
         self.store = store
         self.broken: list[StoreBroken] = []
         self.broker = Broker(store, on_broken=self.broken.append, reap_every_seconds=3_600)
@@ -136,7 +137,7 @@ class Bench:
     async def queue(self, name: str = "orders", policy: Policy = QUICK) -> None:
         await self.broker.ask(DeclareQueue(name, policy))
 
-    async def register(self, name: str, url: str | None, queue: str = "orders", **fields: Any) -> None:
+    async def register(self, name: str, url: str | None, queue: str | None = "orders", **fields: Any) -> None:
         fields.setdefault("secrets", (SECRET,))
         await self.broker.ask(DeclareConsumer(name, Consumer(url=url, queue=queue, **fields)))
         self.pusher.changed(name)
@@ -198,7 +199,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def pushing(folder: Path, store: SqliteStore | None = None, **options: Any) -> AsyncIterator[Bench]:
+async def pushing(folder: Path, store: Store | None = None, **options: Any) -> AsyncIterator[Bench]:
     bench = Bench(store or SqliteStore(folder / "waypost.db"), **options)
     try:
         await bench.queue()

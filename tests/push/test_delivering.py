@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from standardwebhooks.webhooks import Webhook
 
-from tests.push.harness import SECRET, Got, Receiver, in_a_loop, pushing, seconds
-from waypost.commands import DeclareQueue, Tick
+from tests.push.harness import QUICK, SECRET, Got, Receiver, in_a_loop, pushing, seconds
+from waypost.commands import DeclareChannel, DeclareQueue, Tick
 from waypost.policy import Policy
 from waypost.push import endpoint
 from waypost.push.breaker import Position
@@ -412,6 +412,26 @@ async def test_only_messages_of_its_topics_are_pushed(folder: Path) -> None:
         await bench.ended(wanted)
         assert bench.journey(other) == "Q"
         assert sorted(got.id for got in receiver.got) == sorted(wanted)
+
+
+@in_a_loop
+async def test_a_channel_is_pushed_like_a_queue(folder: Path) -> None:
+    answers = iter([confirms("retry"), web.Response(), confirms("not-interested")])
+    async with Receiver(lambda got: next(answers)) as receiver, pushing(folder) as bench:
+        await bench.broker.ask(DeclareChannel(name="audit", topics=("orders.*",), policy=QUICK))
+        await bench.register("auditor", receiver.url, queue=None, channel="audit")
+        await bench.publish(topics=("orders.made",))
+        await receiver.came(2)
+        await bench.publish(topics=("orders.paid",))
+        await receiver.came(3)
+
+        def states() -> dict[str, int]:
+            info = bench.store.channel("audit")
+            assert info is not None
+            return {state.name: count for state, count in info.states.items() if count}
+
+        await bench.until(lambda: states() == {"S": 1, "N": 1})
+        assert bench.counts() == {"Q": 2}, "the queue is another matter"
 
 
 @in_a_loop

@@ -169,8 +169,10 @@ class Endpoint:
         return up and self._room(now) > 0 and self.consumer.wants(message.envelope.topics)
 
     def ask_anew(self) -> None:
-        self._give_up()
-        self._pump()
+        """Fetch now what was just given back. A fetch that is not parked is on its way there anyway."""
+        if self._waiter is None or self._waiter.timer is not None:
+            self._give_up()
+            self._pump()
 
     # ── fetch ───────────────────────────────────────────────────────────────────────────────
 
@@ -345,13 +347,15 @@ class Endpoint:
         timestamp = int(time.time())
         headers = headers_of(message, self.name)
         headers["webhook-timestamp"] = str(timestamp)
-        if len(body) <= HASH_IN_LOOP_BYTES:
-            signed = signature(self._keys, message.id, timestamp, body)
-        else:
-            signed = await asyncio.to_thread(signature, self._keys, message.id, timestamp, body)
-        headers["webhook-signature"] = signed
+        if self._keys:
+            headers["webhook-signature"] = await self._signature(message.id, timestamp, body)
         self._sent += 1
         return await self._sender.post(url, headers, body, consumer.timeout_us / SECOND)
+
+    async def _signature(self, id: str, timestamp: int, body: bytes) -> str:
+        if len(body) <= HASH_IN_LOOP_BYTES:
+            return signature(self._keys, id, timestamp, body)
+        return await asyncio.to_thread(signature, self._keys, id, timestamp, body)
 
     async def _kick(self, held: Held) -> bool:
         """At most once: it is settled before it is sent. Whether it was."""
