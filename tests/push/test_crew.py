@@ -13,9 +13,6 @@ class Named:
     def wants(self, message: Fetched) -> bool:
         return self._wants
 
-    def ask_anew(self) -> None:
-        raise NotImplementedError
-
 
 def message(id: str = "m") -> Fetched:
     return Fetched(id, "receipt", 1, Envelope(), 0, b"", 0)

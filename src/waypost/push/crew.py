@@ -1,8 +1,8 @@
 """The endpoints of one queue or channel, and whose turn a message is that failed at one of them.
 
 A message goes to the next endpoint only when the last one failed to confirm it; and one that failed does not take it again
-while another has not tried, or tried longer ago. Who fetches a message whose turn is another's gives it back, and that one
-fetches at once: both commands are neighbours in one group, so nobody comes between.
+while another has not tried, or tried longer ago. Who fetches a message whose turn is another's gives it back, and fetches no
+more until it is back: the other waits at the broker already, so it is served first.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ MOST_MESSAGES = 10_000
 class Member(Protocol):
     def wants(self, message: Fetched) -> bool:
         """Whether it could take this message now."""
-        ...
-
-    def ask_anew(self) -> None:
-        """Fetch now."""
         ...
 
 

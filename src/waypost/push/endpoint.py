@@ -35,7 +35,7 @@ from ..instants import SECOND
 from ..policy import Policy
 from .answers import Answer, Health, Silence, Verdict, judge
 from .breaker import Breaker, Position, Tripping
-from .crew import Crew, Member
+from .crew import Crew
 from .figures import Figures
 from .headers import headers_of
 from .pace import Pace
@@ -96,6 +96,8 @@ class Endpoint:
         self._asking = False
         self._waiter: Waiter | None = None
         self._pumping = False
+        #: what is another's turn goes back; until then nothing is fetched, lest it be the same
+        self._leaving = False
         self._timer: asyncio.TimerHandle | None = None
         #: by message id
         self._held: dict[str, Held] = {}
@@ -168,12 +170,6 @@ class Endpoint:
         up = self._breaker.position(now) is Position.CLOSED
         return up and self._room(now) > 0 and self.consumer.wants(message.envelope.topics)
 
-    def ask_anew(self) -> None:
-        """Fetch now what was just given back. A fetch that is not parked is on its way there anyway."""
-        if self._waiter is None or self._waiter.timer is not None:
-            self._give_up()
-            self._pump()
-
     # ── fetch ───────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -217,7 +213,7 @@ class Endpoint:
     def _pump(self) -> None:
         """Fetch, if there is room and no fetch under way."""
         self._pumping = False
-        if self._asking:
+        if self._asking or self._leaving:
             return
         now = self._loop.time()
         room = self._room(now)
@@ -316,23 +312,25 @@ class Endpoint:
         return [chosen]
 
     def _without_others(self, fetched: list[Held]) -> list[Held]:
-        """Without those whose turn is another endpoint's."""
+        """Without those whose turn is another endpoint's. That one waits at the broker, and is woken when they are back."""
         policy = self._policy()
         if policy is None or policy.counts_consumers or policy.kick:
             return fetched
-        mine, left = [], []
-        takers: dict[Member, None] = {}
+        mine: list[Held] = []
+        left: list[str] = []
         for held in fetched:
-            taker = self.crew.turn(held.fetched, self)
-            if taker is self:
+            if self.crew.turn(held.fetched, self) is self:
                 mine.append(held)
             else:
                 left.append(held.receipt)
-                takers[taker] = None
-        self._release(left)
-        for taker in takers:
-            taker.ask_anew()
+        if left:
+            self._leaving = True
+            self._settle(Release(left), self._left)
         return mine
+
+    def _left(self) -> None:
+        self._leaving = False
+        self._pump_soon()
 
     # ── send ────────────────────────────────────────────────────────────────────────────────
 
@@ -459,7 +457,7 @@ class Endpoint:
         if receipts:
             self._settle(Release(receipts))
 
-    def _settle(self, command: Confirm | Release) -> None:
+    def _settle(self, command: Confirm | Release, then: Callable[[], None] | None = None) -> None:
         self._settling += 1
 
         def done(result: Any) -> None:
@@ -467,6 +465,8 @@ class Endpoint:
                 self._loop.call_later(BUSY_SECONDS, self._broker.submit, command, done)
                 return
             self._settling -= 1
+            if then is not None:
+                then()
             self._tell_rest()
 
         self._broker.submit(command, done)
