@@ -67,7 +67,10 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=text)
         elif isinstance(setting.default, tuple):
             parser.add_argument(
-                setting.flag, action="append", metavar="HOST", help=f"{setting.text}; repeatable"
+                setting.flag,
+                action="append",
+                metavar="CIDR" if setting.name == "push-allow" else "HOST",
+                help=f"{setting.text}; repeatable",
             )
         else:
             parser.add_argument(setting.flag, metavar=setting.name.upper(), help=text)
