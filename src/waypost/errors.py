@@ -21,6 +21,7 @@
     │   ├── NotOffered             501  this store, or this version, does not have it
     │   ├── Busy                   503  the commit queue is full, or the broker is stopping
     │   └── DiskLow                507  below the free-space mark
+    ├── RouterUnusable           a routing function that cannot be loaded: refuse to start
     ├── StoreUnusable            a store that must not be served (locked, newer, damaged …): refuse to start
     └── StoreBroken              a commit failed: what it acknowledges from now on could be lost; stop answering
 
@@ -36,6 +37,10 @@ from datetime import UTC, datetime, timedelta
 
 class WaypostError(Exception):
     """Anything Waypost itself reports."""
+
+
+class RouterUnusable(WaypostError):
+    """The routing function cannot be loaded; its text says why."""
 
 
 class StoreUnusable(WaypostError):

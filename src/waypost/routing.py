@@ -69,6 +69,32 @@ def topics_in_channel(topics: Sequence[str], patterns: Sequence[str]) -> int:
     return sum(any(topic_matches(pattern, topic) for pattern in patterns) for topic in topics)
 
 
+class Routable(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as a routing function sees it. Instants are microseconds since 1970 in UTC."""
+
+    id: str
+    topics: tuple[str, ...]
+    object: str | None
+    key: str | None
+    mime_type: str | None
+    timestamp: int | None
+    sent: int | None
+    producer: str | None
+    encoding: str | None
+    meta: dict[str, str]
+    size: int
+    body: bytes
+
+
+class Interested(NamedTuple):
+    """A registered consumer as a routing function sees it."""
+
+    name: str
+    queue: str | None
+    channel: str | None
+    topics: tuple[str, ...]
+
+
 class Option(StrEnum):
     ONCE = "once"
     ONCE_ONLY = "onceOnly"

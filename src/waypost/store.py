@@ -26,6 +26,7 @@ from .instants import Clock
 from .message import Envelope
 from .objects import ObjectPolicy
 from .policy import Policy
+from .topics import any_topic_matches
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +86,10 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 class ChannelInfo(QueueInfo, frozen=True, kw_only=True):
     #: patterns
     topics: tuple[str, ...]
+
+    def wants(self, topics: tuple[str, ...]) -> bool:
+        """Whether it gets messages of these topics."""
+        return any(any_topic_matches(pattern, topics) for pattern in self.topics)
 
 
 class ObjectInfo(msgspec.Struct, frozen=True, kw_only=True):
