@@ -303,6 +303,8 @@ class MemoryStore:
         self._destinations: list[_Destination] = []
         self._messages: dict[int, _Message] = {}
         self._by_id: dict[str, _Message] = {}
+        #: those in L
+        self._undecided: dict[int, _Message] = {}
         self._fetches: dict[int, _Fetch] = {}
         self._idempotency: dict[tuple[str | None, str], tuple[bytes, Published, int]] = {}
         self._objects: dict[str, ObjectPolicy] = {}
@@ -429,7 +431,7 @@ class MemoryStore:
         return command.hold or policy.route == "spark" or self._count_logged(object) > 0
 
     def _count_logged(self, object: str | None) -> int:
-        return sum(m.envelope.object == object and m.state is L for m in self._messages.values())
+        return sum(message.envelope.object == object for message in self._undecided.values())
 
     def _check_queues(self, command: Publish) -> None:
         if not command.create:
@@ -504,7 +506,7 @@ class MemoryStore:
         self._messages[sequence] = self._by_id[message.id] = message
         self._event(message, None, None, L, envelope=message.envelope, hash=message.hash, size=message.size)
         if held:
-            self._note_logged(sequence)
+            self._note_logged(message)
         else:
             self._settle_route(
                 message, [Part(name, None) for name in self._targets(command)], command.content
@@ -517,8 +519,9 @@ class MemoryStore:
             self._idempotency[scope] = (command.hash, published, self._now)
         return published
 
-    def _note_logged(self, sequence: int) -> None:
-        self._logged = sequence if self._logged is None else min(self._logged, sequence)
+    def _note_logged(self, message: _Message) -> None:
+        self._undecided[message.sequence] = message
+        self._logged = min(message.sequence, self._logged or message.sequence)
 
     # ── unchanged? ──────────────────────────────────────────────────────────────────────────
 
@@ -670,7 +673,7 @@ class MemoryStore:
         message = self._by_id.get(command.id)
         if message is None:
             raise MessageNotFound(command.id)
-        if message.state is not L:
+        if self._undecided.pop(message.sequence, None) is None:
             return Published(message.id, message.state, message.same_as)
         if command.failure is not None:
             queue = self._named[Kind.QUEUE].get(DEFAULT_QUEUE) or self._make(
@@ -897,9 +900,9 @@ class MemoryStore:
         if policy.unchanged is None:
             self._contents = {thing: last for thing, last in self._contents.items() if thing[0] != name}
         if policy.route == "inline":
-            for message in self._messages.values():
-                if message.envelope.object == name and message.state is L:
-                    self._note_logged(message.sequence)
+            for message in self._undecided.values():
+                if message.envelope.object == name:
+                    self._note_logged(message)
 
     def _declare_consumer(self, command: DeclareConsumer) -> Declared:
         self._known(command.consumer.kind, command.consumer.destination)
@@ -992,7 +995,7 @@ class MemoryStore:
         self._event(message, slot, E, L, reason=reason, duration_ms=(self._now - slot.since_at) // 1_000)
         message.slots.remove(slot)
         slot.queue.slots.remove(slot)
-        self._note_logged(message.sequence)
+        self._note_logged(message)
 
     def _backfill(self, message: _Message, channel: _Destination) -> int:
         """What a channel that begins in the past gets of a message: nothing twice, and nothing that is still in L, since that
@@ -1246,7 +1249,7 @@ class MemoryStore:
         return Depths(at=at, offset=self.offset_at(at + 1) - 1, states=dict(states))
 
     def undecided(self, after: int, limit: int) -> list[Undecided]:
-        waiting = [m for m in self._messages.values() if m.sequence > after and m.state is L]
+        waiting = [message for message in self._undecided.values() if message.sequence > after]
         return [
             Undecided(
                 id=message.id,
