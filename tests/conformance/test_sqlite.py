@@ -6,6 +6,7 @@ import pytest
 
 from waypost.message import Entropy
 from waypost.stores.sqlite import SqliteStore
+from waypost.stores.sqlite.young import Young
 from waypost.testing import MovableClock, OpenStore, StoreTests
 
 
@@ -18,3 +19,11 @@ class TestSqliteStore(StoreTests):
             )
 
         return open_store
+
+
+class TestSqliteStoreThatReadsEverything(TestSqliteStore):
+    """Nothing young is found in memory, so every fetch and every confirm reads its rows."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_is_young(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Young, "trim", Young.clear)

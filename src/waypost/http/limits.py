@@ -12,6 +12,8 @@ class Limits:
     headers: int = 100
     #: Largest body, where the route does not say otherwise.
     body: int = 16 * 1024 * 1024
+    #: Bytes of requests that are not whole yet, of all connections together.
+    arriving: int = 256 * 1024 * 1024
     connections: int = 10_000
     #: New connections taken in one turn of the loop.
     accepts: int = 256

@@ -11,6 +11,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from typing import Any
 
 log = logging.getLogger("waypost.http")
 
@@ -42,17 +43,8 @@ class Listener:
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        sockets: list[socket.socket] = []
-        try:
-            for family, _, _, _, address in dict.fromkeys(found):
-                # with port 0 the first address chooses for all
-                chosen = (address[0], port or (sockets[0].getsockname()[1] if sockets else 0), *address[2:])
-                sockets.append(_bound(family, chosen))
-        except BaseException:
-            for sock in sockets:
-                sock.close()
-            raise
-        return cls(sockets, factory, accepts)
+        addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+        return cls(bind(list(addresses)), factory, accepts)
 
     @property
     def port(self) -> int:
@@ -96,7 +88,22 @@ class Listener:
             connection.close()  # gone again already
 
 
-def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
+def bind(addresses: list[tuple[int, tuple[Any, ...]]]) -> list[socket.socket]:
+    """A socket on each; where the port is 0, the first chooses for all."""
+    sockets: list[socket.socket] = []
+    try:
+        for family, (host, port, *scope) in addresses:
+            if not port and sockets:
+                port = sockets[0].getsockname()[1]
+            sockets.append(_bound(family, (host, port, *scope)))
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def _bound(family: int, address: tuple[Any, ...]) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)

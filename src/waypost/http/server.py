@@ -55,6 +55,7 @@ class Server:
         self.heads = Heads(routes, Site(host, tuple(names)), self.limits)
         self.stats = Stats()
         self.now = 0.0
+        self.arriving = 0
         #: The server is stopping: what waits for work should answer now.
         self.draining = False
         self._connections: set[Connection] = set()

@@ -76,6 +76,8 @@ class Host(Protocol):
     stats: Stats
     #: The loop's clock as of the last sweep.
     now: float
+    #: Bytes of requests that are not whole yet, of all connections.
+    arriving: int
     draining: bool
     authorize: Callable[[Head], Problem | None] | None
     access: Callable[["Request", int], None] | None
@@ -298,7 +300,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         *("_advancing", "_blocked", "_body", "_buffer", "_closing", "_continue_due", "_flush_due"),
-        *("_head", "_last", "_pending", "_refusal", "_scanned", "_since", "_stuck", "_writable"),
+        *("_head", "_held", "_last", "_pending", "_refusal", "_scanned", "_since", "_stuck", "_writable"),
         *("access", "authorize", "fresh", "gone", "known", "loop", "lost", "pipeline", "requests"),
         *("server", "stats", "transport"),
     )
@@ -322,6 +324,7 @@ class Connection(asyncio.Protocol):
         self._since = server.now  #: when what is being waited for began
         self._pending = 0  #: bytes not taken by the client at the last sweep
         self._buffer = bytearray()
+        self._held = 0  #: bytes of it counted in server.arriving
         self._scanned = 0  #: bytes of the buffer that hold no end of a head
         self._head: Head | None = None  #: of the request whose body is arriving
         self._body: Chunks | int = 0  #: its body: chunks, or the bytes still to skip
@@ -568,12 +571,24 @@ class Connection(asyncio.Protocol):
         self.fresh = False
         try:
             self._take_requests()
+            self._weigh()
         except Problem as problem:
             self._break_off(problem, self._head or UNREADABLE)
         finally:
             self.flush()
             self._advancing = False
         self._settle()
+
+    def _weigh(self) -> None:
+        """Count what is held of requests that are not whole. Raises Problem when all connections together hold too much,
+        and this one more than its share."""
+        held = len(self._buffer) + (len(self._body.content) if isinstance(self._body, Chunks) else 0)
+        server, limits = self.server, self.server.limits
+        server.arriving += held - self._held
+        self._held = held
+        if server.arriving > limits.arriving and held > limits.arriving // limits.connections:
+            detail, retry = "too many large bodies are arriving", [("Retry-After", "1")]
+            raise Problem(503, "BUSY", detail=detail, hint="send it again later", headers=retry)
 
     def _take_requests(self) -> None:
         while self._may_go_on():
@@ -722,6 +737,7 @@ class Connection(asyncio.Protocol):
         self.fresh = False
         self._buffer.clear()
         self._forget_body()
+        self._weigh()
         if self._blocked and not self.lost:
             self._settle()
 
