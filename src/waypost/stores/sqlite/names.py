@@ -31,6 +31,7 @@ class Destination:
         "deleted",
         "deleted_at",
         "is_queue",
+        "keyed",
         "kind",
         "marks",
         "name",
@@ -43,6 +44,7 @@ class Destination:
         "start",
         "states",
         "topics",
+        "tracked",
     )
 
     def __init__(
@@ -56,7 +58,8 @@ class Destination:
         topics: tuple[str, ...] = (),
         start: int = 0,
     ) -> None:
-        self.number, self.name, self.policy, self.created_at = number, name, policy, created_at
+        self.number, self.name, self.created_at = number, name, created_at
+        self.set_policy(policy)
         self.kind, self.is_queue = kind, kind is Kind.QUEUE
         self.deleted = False
         self.deleted_at: int | None = None
@@ -74,14 +77,11 @@ class Destination:
         #: consumer -> the first place in the queue before which nothing is for it
         self.marks: dict[int, tuple[int, int, int]] = {}
 
-    @property
-    def keyed(self) -> bool:
-        return self.policy.order == "key"
-
-    @property
-    def tracked(self) -> bool:
-        """Whether its open deliveries are listed by key."""
-        return self.policy.order == "key" or self.policy.latest_only
+    def set_policy(self, policy: Policy) -> None:
+        self.policy = policy
+        self.keyed = policy.order == "key"
+        #: its open deliveries are listed by key
+        self.tracked = self.keyed or policy.latest_only
 
     @property
     def limited(self) -> bool:
@@ -217,7 +217,8 @@ class Names:
         self, place: Destination, policy: Policy, topics: tuple[str, ...] = (), start: int = 0
     ) -> None:
         self.subscribers.remove(place.topics, place)
-        place.policy, place.topics, place.start = policy, topics, start
+        place.set_policy(policy)
+        place.topics, place.start = topics, start
         self.subscribers.add(topics, place)
         place.slotted = place.slotted or policy.counts_consumers
         self._db.execute(
