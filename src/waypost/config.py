@@ -93,6 +93,16 @@ def _router(given: Any) -> str:
     return text
 
 
+def _seconds(given: Any) -> float:
+    try:
+        seconds = float(given) if isinstance(given, int | float | str) else 0.0
+    except ValueError:
+        seconds = 0.0
+    if isinstance(given, bool) or not 0.01 <= seconds <= 3_600:
+        raise ValueError("a number of seconds, from 0.01 to 3600")
+    return seconds
+
+
 def _switch(given: Any) -> bool:
     known = {
         "1": True,
@@ -127,6 +137,7 @@ SETTINGS = {
             "infer-types", True, _switch, "whether a message without object takes its first topic's root"
         ),
         Setting("router", NO_ROUTER, _router, "function that decides where messages go, as module:function"),
+        Setting("router-timeout", 5.0, _seconds, "seconds that it may take for a message"),
         Setting("push-allow", (), _networks, "networks that webhooks may call although they are not public"),
         Setting("log", "text", _log, "how log lines look: text or json"),
         Setting("access-log", False, _switch, "a log line for every request"),

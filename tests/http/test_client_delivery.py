@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from datetime import UTC, datetime
 
 import pytest
@@ -256,9 +256,8 @@ def test_the_blocking_client_has_all_of_it() -> None:
         (message,) = client.fetch(channel="crm", consumer="crm")
         assert client.confirm(channel="crm", receipts=[message.receipt])[0].state == "S"
         assert client.job_done(client.replay("channel=crm"))["done"] == 1
-        reading = client.spectate("audit")
-        assert [next(reading)["offset"], next(reading)["offset"]] == [1, 2]
-        reading.close()
+        with closing(client.spectate("audit")) as reading:
+            assert [next(reading)["offset"], next(reading)["offset"]] == [1, 2]
         assert client.spectator("audit")["offset"] == 1
         assert next(client.log(channel="crm"))["channel"] == "crm"
         assert client.channel("crm")["topics"] == ["a.*"]

@@ -15,7 +15,6 @@ import apsw
 import pytest
 
 from tests.integration.commands import (
-    ROOT,
     WAYPOST,
     Broker,
     Done,
@@ -525,36 +524,3 @@ def test_serve_starts_without_the_heavy_parts(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True
     )
     assert done.stdout == "1 []\n"
-
-
-# ── the examples ────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_example_worker_bills_what_the_example_producer_sends_and_stops_cleanly(
-    broker: Broker, waypost: Waypost
-) -> None:
-    waypost("purge", "orders", "--yes")
-    settings = environment(WAYPOST_URL=broker.url)
-    produced = subprocess.run(
-        [sys.executable, ROOT / "examples/producer.py", "20"],
-        env=settings,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert produced.stdout.count("is message") == 20
-    worker = subprocess.Popen(
-        [sys.executable, ROOT / "examples/worker.py"], env=settings, stdout=subprocess.PIPE, text=True
-    )
-    assert worker.stdout is not None
-    try:
-        assert "billed order" in worker.stdout.readline()
-        worker.send_signal(signal.SIGTERM)
-        worker.communicate(timeout=20)
-        assert worker.returncode == 0
-    finally:
-        worker.kill()
-        worker.communicate()
-    states = waypost("queues", "orders", "--json").json["figures"]["states"]
-    assert states["S"] >= 1
-    assert states["F"] == 0

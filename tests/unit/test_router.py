@@ -297,7 +297,7 @@ def test_a_router_is_loaded_by_its_name() -> None:
 
 def test_the_example_routes_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
-    route = load_router("routing:route")
+    route = load_router("router:route")
 
     async def test() -> None:
         async with broker_with(route) as broker:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -87,7 +87,7 @@ class BlockingClient:
 
     def publish_stream(
         self, messages: Iterable[NewMessage | Mapping[str, Any]], batch: int = BATCH_MESSAGES
-    ) -> Iterator[list[Published]]:
+    ) -> Generator[list[Published], None, None]:
         """Any number of messages, in batches that are each all or none; gives each batch's results."""
         return self._each(self.client.publish_stream(messages, batch))
 
@@ -100,10 +100,10 @@ class BlockingClient:
         topic: str | None = None,
         queue: str | None = None,
         channel: str | None = None,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Generator[dict[str, Any], None, None]:
         return self._each(self.client.log(start, n, follow=follow, topic=topic, queue=queue, channel=channel))
 
-    def spectate(self, name: str, *, follow: bool = True) -> Iterator[dict[str, Any]]:
+    def spectate(self, name: str, *, follow: bool = True) -> Generator[dict[str, Any], None, None]:
         return self._each(self.client.spectate(name, follow=follow))
 
     def search(self, filter: str) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ class BlockingClient:
 
         return self.wait_for(every())
 
-    def _each(self, given: AsyncGenerator[T, None]) -> Iterator[T]:
+    def _each(self, given: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         try:
             while True:
                 try:
