@@ -14,20 +14,33 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from .commands import Extended, Fetched, Job, Publish, Published, Settled
+from .consumers import consumer_json
 from .delivery import DEAD, LETTERS, OPEN, STATES, E, F, I, L, N, Q, R, S, State, X
+from .destinations import Kind
 from .errors import RequestInvalid
 from .instants import instant_text, parse_instant, parse_span
 from .message import Envelope
 from .names import check_name, check_own_id, check_topic
+from .objects import object_json
 from .policy import policy_json
-from .store import DeliveryInfo, Event, MessageInfo, QueueInfo
+from .store import (
+    ChannelInfo,
+    ConsumerInfo,
+    DeliveryInfo,
+    Depths,
+    Event,
+    MessageInfo,
+    ObjectInfo,
+    QueueInfo,
+    SpectatorInfo,
+)
 
 MOST_TOPICS = 100
 LONGEST_KEY_BYTES = 1_000
@@ -41,6 +54,8 @@ MOST_MESSAGES = 10_000
 
 #: the states a delivery can rest in, in the order of its life
 RESTING = ("Q", "R", "F", "S", "K", "E", "I", "O", "T", "C")
+#: in a channel N is an end as well
+RESTING_IN_CHANNELS = (*RESTING, "N")
 
 _META_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 _BARE_TIME = re.compile(r"\s*\d?\d:\d\d(:\d\d)?\s*")
@@ -423,11 +438,56 @@ def queue_json(queue: QueueInfo) -> dict[str, Any]:
         **policy_json(queue.policy),
         "created": _instant(queue.created_at),
         "figures": {
-            "states": {letter: queue.states.get(STATES[letter], 0) for letter in RESTING},
+            "depth": depth_of(queue.states),
+            "states": _by_letter(queue.states, RESTING),
             "ready": queue.ready,
             "bytes": queue.bytes,
         },
     }
+
+
+def channel_json(channel: ChannelInfo) -> dict[str, Any]:
+    form = queue_json(channel)
+    form["figures"]["states"] = _by_letter(channel.states, RESTING_IN_CHANNELS)
+    return {"name": channel.name, "topics": channel.topics, **form}
+
+
+def depths_json(kind: Kind, name: str, depths: Depths) -> dict[str, Any]:
+    """Of a queue or channel, as it was."""
+    letters = RESTING if kind is Kind.QUEUE else RESTING_IN_CHANNELS
+    return {
+        "name": name,
+        "at": _instant(depths.at),
+        "offset": depths.offset,
+        "figures": {"depth": depth_of(depths.states), "states": _by_letter(depths.states, letters)},
+    }
+
+
+def depth_of(states: Mapping[State, int]) -> int:
+    """How many deliveries have not ended."""
+    return sum(states.get(state, 0) for state in OPEN)
+
+
+def _by_letter(states: Mapping[State, int], letters: Iterable[str]) -> dict[str, int]:
+    return {letter: states.get(STATES[letter], 0) for letter in letters}
+
+
+def object_info_json(info: ObjectInfo) -> dict[str, Any]:
+    """As PUT takes it, with the name and the figures."""
+    return {
+        "name": info.name,
+        **object_json(info.policy),
+        "figures": {"unchanged": info.unchanged, "waiting": info.logged},
+    }
+
+
+def consumer_info_json(info: ConsumerInfo) -> dict[str, Any]:
+    """As PUT takes it, but the secrets, of which only the number is told."""
+    return {"name": info.name, **consumer_json(info.consumer), "created": _instant(info.created_at)}
+
+
+def spectator_json(info: SpectatorInfo) -> dict[str, Any]:
+    return {"name": info.name, "offset": info.offset, "lag": info.lag, "at": _instant(info.at)}
 
 
 def job_json(job: Job) -> dict[str, Any]:
