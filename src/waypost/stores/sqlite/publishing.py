@@ -319,7 +319,8 @@ class Publishing:
     def _log(self, commands: Sequence[Publish], results: list[Any]) -> None:
         """The hot loop: a row of `messages` each, and a place in `ready`; what is not plain is done by the way."""
         ledger, draw, kinds, young = self._ledger, self._draw, self._kinds, self._young.messages
-        names = self._names
+        #: what is in L by object; and what is compared of the message at hand
+        logged, compared = self._names.logged, None
         add_row, add_result, now = self._rows.messages.append, results.append, ledger.now
         make_own_id = id_maker(now)
         #: those of plain messages, by where they go
@@ -328,14 +329,13 @@ class Publishing:
             envelope, body = command.envelope, command.body
             kind = kinds.get(id(envelope))
             named = command.id is not None or command.idempotency_key is not None
-            compared = None
             if (
                 named
                 or kind is None
                 or kind.envelope is not envelope
                 or kind.queue != command.queue
                 or command.hold
-                or names.logged
+                or logged
             ):
                 self._make_ready(ready)
                 try:
@@ -353,10 +353,12 @@ class Publishing:
                         self._check_queues(command)
                         same_as = self._contents.repeated(*compared)
                         if same_as is not None:
+                            compared = None
                             add_result(self._log_unchanged(command, same_as))
                             continue
                     kind = self._kind(command)
                 except Refused as refusal:
+                    compared = None
                     add_result(refusal)
                     continue
             plan, priority, ttl_us = kind.plan, command.priority, command.ttl_us
@@ -400,6 +402,7 @@ class Publishing:
                     young[sequence] = Message(message_id, kind.stored, now, body, size, True)
             if compared is not None:
                 self._contents.note(*compared, message_id, sequence)
+                compared = None
             published = Published(message_id, Q if plan.in_queues else X)
             if named:
                 self._remember(command, sequence, published)
