@@ -15,7 +15,18 @@ import apsw
 import pytest
 
 from waypost.broker import Broker
-from waypost.commands import Confirm, DeclareChannel, DeclareQueue, Fetch, Fetched, Publish, Staged, Work
+from waypost.commands import (
+    Confirm,
+    DeclareChannel,
+    DeclareQueue,
+    Fetch,
+    Fetched,
+    Publish,
+    Reap,
+    SetSpectator,
+    Staged,
+    Work,
+)
 from waypost.delivery import State
 from waypost.destinations import Kind
 from waypost.errors import DiskLow, Failed, PayloadDamaged, StoreBroken, StoreUnusable
@@ -24,6 +35,7 @@ from waypost.store import Applied
 from waypost.stores.sqlite import SqliteStore, files
 from waypost.stores.sqlite.checkpoints import Checkpoints
 from waypost.stores.sqlite.disk import Disk
+from waypost.testing import MovableClock
 
 #: made by the first release: three messages in queue `a`, of which the first is confirmed and the second fetched, and
 #: one with a large body in queue `b`
@@ -164,6 +176,17 @@ def test_a_file_of_version_1_has_afterwards_all_that_a_new_one_has(tmp_path: Pat
         tables.append({table: db.execute(f"pragma table_info({table})").fetchall() for table in names})
         db.close()
     assert tables[0] == tables[1]
+
+
+def test_a_file_that_is_too_large_does_not_wait_for_its_spectators(path: Path) -> None:
+    clock = MovableClock()
+    store = opened(path, clock=clock, held_bytes=1)
+    store.apply([publish(), SetSpectator("lake", 0)])
+    clock.move(8 * 86_400)
+    store.apply([Reap()])
+    oldest, head = store.bounds()
+    store.close()
+    assert oldest == head + 1
 
 
 def test_a_damaged_payload_is_never_handed_out(path: Path) -> None:

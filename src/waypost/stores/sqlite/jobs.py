@@ -119,7 +119,6 @@ class Jobs:
             return True
         if consumer is not None:
             slot.named = self._names.party(consumer)
-            self._names.look_closely(slot.queue)
         self._ledger.take(slot, Step((Q,), reason))
         return True
 

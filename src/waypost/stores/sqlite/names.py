@@ -65,10 +65,10 @@ class Destination:
         self.deleted_at: int | None = None
         #: of a channel: its patterns, and the first sequence it gets
         self.topics, self.start = topics, start
-        #: not every row is for everybody: messages had several slots, or slots with a name or a kick, at some time
+        #: not every row is like the others: messages had several slots, or slots with a kick, at some time
         self.slotted = slotted or policy.counts_consumers
-        #: something is or was ready for one consumer alone
-        self.named = False
+        #: of what is ready, how much is for one consumer alone
+        self.named = 0
         #: somebody refused something here
         self.refusals = False
         self.ready = self.bytes = 0
@@ -93,6 +93,7 @@ class Destination:
         return (
             command.topic is not None
             or self.slotted
+            or self.named > 0
             or policy.kick
             or policy.order == "key"
             or policy.latest_only
@@ -160,8 +161,8 @@ class Names:
             self._note(place)
         for (number,) in self._db.execute("select distinct destination from refusals"):
             self.by_number[number].refusals = True
-        for (number,) in self._db.execute("select distinct destination from named"):
-            self.by_number[number].named = True
+        for number, count in self._db.execute("select destination, count(*) from named group by destination"):
+            self.by_number[number].named = count
         for name, policy in self._db.execute("select name, policy from objects"):
             self.note_object(name, msgspec.json.decode(policy, type=ObjectPolicy))
         for object, count in self._db.execute(
@@ -239,7 +240,7 @@ class Names:
         self._db.execute("update destinations set deleted_at = ? where number = ?", (now, place.number))
 
     def look_closely(self, place: Destination) -> None:
-        """From now on not every row there is for everybody."""
+        """From now on not every row there is like the others."""
         if not place.slotted:
             place.slotted = True
             self._db.execute("update destinations set slotted = 1 where number = ?", (place.number,))

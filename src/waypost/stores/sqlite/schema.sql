@@ -17,7 +17,7 @@ create table destinations (
     policy     text not null,         -- JSON
     created_at integer not null,
     deleted_at integer,
-    slotted    integer not null,      -- 1: not every row is for everybody: several slots, names, kicks
+    slotted    integer not null,      -- 1: not every row is like the others: several slots, kicks
     topics     text,                  -- JSON: a channel's patterns
     start      integer                -- a channel's: the first sequence it gets
 );

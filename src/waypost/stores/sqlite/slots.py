@@ -307,6 +307,7 @@ class Ledger:
                 "delete from named where destination = ? and consumer = ? and priority = ? and sequence = ? and slot = ?",
                 (queue.number, named, *place),
             )
+            queue.named -= self._db.changes()
         queue.ready -= self._db.changes()
         self.touched.add(queue)
 
@@ -321,10 +322,10 @@ class Ledger:
                 "insert or ignore into ready values (?, ?, ?, ?, ?)", (queue.number, *place, int(known))
             )
         else:
-            queue.named = True
             self._db.execute(
                 "insert or ignore into named values (?, ?, ?, ?, ?)", (queue.number, named, *place)
             )
+            queue.named += self._db.changes()
         queue.ready += self._db.changes()
         self.touched.add(queue)
         self.roused.add(queue)
@@ -373,7 +374,7 @@ class Ledger:
         ).fetchall()
         for table in ("keyed", "ready", "named"):
             self._db.execute(f"delete from {table} where destination = ?", (number,))
-        queue.ready = 0
+        queue.ready = queue.named = 0
         queue.marks.clear()
         keys = set()
         for sequence, slot_number, state, due_at, known, named in rows:
@@ -477,7 +478,7 @@ class Ledger:
         ).get
         if expires_at is None and queue.policy.ttl_us is not None:
             expires_at = self.now + queue.policy.ttl_us
-        if named is not None or kick:
+        if kick:
             self._names.look_closely(queue)
         return Slot(
             sequence=sequence,
