@@ -38,7 +38,7 @@ from waypost.stores.sqlite import SqliteStore
 PATIENCE = 20.0
 SECRET = make_secret()
 #: retries without their waits
-QUICK = Policy(backoff_base_us=1_000, backoff_cap_us=2_000)
+QUICK = Policy(lease_us=3 * SECOND, backoff_base_us=1_000, backoff_cap_us=2_000)
 #: a breaker that is quick too
 TRIPPING = Tripping(failures=5, first_seconds=0.2, longest_seconds=0.8)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from time import monotonic
 
 from aiohttp import web
 
-from tests.push.harness import Got, Receiver, in_a_loop, pushing, seconds
+from tests.push.harness import SECRET, Got, Receiver, in_a_loop, pushing, seconds
 from waypost.policy import Policy
 from waypost.push.breaker import Position
 from waypost.store import Event
@@ -268,7 +267,7 @@ from tests.push.harness import pushing, run
 
 async def main() -> None:
     async with pushing(Path(sys.argv[1])) as bench:
-        await bench.register("billing", sys.argv[2], concurrency=8)
+        await bench.register("billing", sys.argv[2], concurrency=8, secrets=(sys.argv[3],))
         for n in range(400):
             print(await bench.publish(b"%d" % n), flush=True)
         await asyncio.Event().wait()
@@ -282,11 +281,15 @@ async def test_a_broker_that_is_killed_loses_no_delivery(folder: Path) -> None:
     async with Receiver() as receiver:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(["src", ".", *sys.path])}
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", CHILD, str(folder), receiver.url, stdout=subprocess.PIPE, env=environment
+            *(sys.executable, "-c", CHILD, str(folder), receiver.url, SECRET),
+            stdout=subprocess.PIPE,
+            env=environment,
         )
-        await receiver.came(60)
-        child.send_signal(signal.SIGKILL)
-        said, _ = await child.communicate()
+        try:
+            await receiver.came(60)
+        finally:
+            child.kill()
+            said, _ = await child.communicate()
         # What was acknowledged, and whole lines only.
         ids = said.decode().rpartition("\n")[0].split()
         assert ids
