@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from standardwebhooks import Webhook
 
 from tests.http.brokers import BrokerInThread
 from tests.http.harness import wait_until
+from waypost.broker import Broker
 from waypost.push import Pusher
 from waypost.push.addresses import parse_allowed
 from waypost.stores.memory import MemoryStore
+from waypost.stores.sqlite import SqliteStore
 
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{43}=")
 
@@ -27,12 +30,16 @@ class Receiver:
 
     def __init__(self) -> None:
         self.taken: list[tuple[dict[str, str], bytes]] = []
-        taken = self.taken
+        #: answers only while this is set
+        self.open = threading.Event()
+        self.open.set()
+        taken, open = self.taken, self.open
 
         class Taking(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 taken.append(({name.lower(): value for name, value in self.headers.items()}, body))
+                open.wait(20)
                 self.send_response(204)
                 self.end_headers()
 
@@ -54,12 +61,15 @@ def receiver() -> Iterator[Receiver]:
     thread.join()
 
 
+def push_here(broker: Broker) -> Pusher:
+    """To this machine, too."""
+    return Pusher(broker, parse_allowed(["127.0.0.0/8"]))
+
+
 @pytest.fixture
 def pushing() -> Iterator[BrokerInThread]:
     """A broker that may push to this machine."""
-    with BrokerInThread(
-        MemoryStore, push=lambda broker: Pusher(broker, parse_allowed(["127.0.0.0/8"]))
-    ) as running:
+    with BrokerInThread(MemoryStore, push=push_here) as running:
         running.ask("PUT", "/fruit")
         yield running
 
@@ -206,6 +216,42 @@ def test_a_deleted_consumer_is_not_pushed_to_any_more(pushing: BrokerInThread, r
     id = pushing.publish("/in/fruit.apple")
     assert pushing.ask("GET", "/queue/fruit").headers["x-message-id"] == id
     assert receiver.taken == []
+
+
+def test_a_consumer_is_pushed_to_after_a_restart_too(receiver: Receiver, tmp_path: Path) -> None:
+    def open_store() -> SqliteStore:
+        return SqliteStore(tmp_path / "waypost.db", ballast_bytes=4096, pregrown_bytes=0)
+
+    with BrokerInThread(open_store, push=push_here) as first:
+        first.ask("PUT", "/fruit")
+        secret = register(first, "billing", queue="fruit", url=receiver.url, paused=True)["secret"]
+        id = first.publish("/in/fruit.apple", '{"a":1}')
+    with BrokerInThread(open_store, push=push_here) as second:
+        assert receiver.taken == []
+        register(second, "billing", queue="fruit", url=receiver.url)
+        wait_until(lambda: second.get(f"/v1/messages/{id}")["state"] == "X", "confirmed")
+    with BrokerInThread(open_store, push=push_here) as third:
+        id = third.publish("/in/fruit.apple", '{"a":2}')
+        wait_until(lambda: third.get(f"/v1/messages/{id}")["state"] == "X", "confirmed")
+    for (headers, body), content in zip(receiver.taken, ({"a": 1}, {"a": 2}), strict=True):
+        assert Webhook(secret).verify(body, headers) == content
+
+
+def test_what_is_under_way_when_the_broker_stops_is_confirmed_before_it_ends(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    def open_store() -> SqliteStore:
+        return SqliteStore(tmp_path / "waypost.db", ballast_bytes=4096, pregrown_bytes=0)
+
+    receiver.open.clear()
+    with BrokerInThread(open_store, push=push_here) as broker:
+        broker.ask("PUT", "/fruit")
+        register(broker, "billing", queue="fruit", url=receiver.url)
+        id = broker.publish("/in/fruit.apple")
+        wait_until(lambda: receiver.taken, "under way")
+        broker.call(lambda: broker.loop.call_later(0.1, receiver.open.set))
+    with BrokerInThread(open_store) as broker:
+        assert broker.journey(id) == "LQFSX"
 
 
 def test_pushing_shows_in_stats_and_metrics(pushing: BrokerInThread, receiver: Receiver) -> None:
