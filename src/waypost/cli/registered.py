@@ -277,8 +277,9 @@ def _consumer_lines(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "pushed to", document.get("url") or "nowhere: it pulls"
     if "secret" in document:
         yield "secret", f"{document['secret']}  (shown this once)"
-    if pushed:
+    elif pushed:
         yield "secrets", str(document["secrets"])
+    if pushed:
         for field in ("concurrency", "rate", "timeout", "kick"):
             yield field, value_text(document[field])
     yield "paused", value_text(document["paused"])
@@ -287,7 +288,7 @@ def _consumer_lines(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "breaker", _breaker({"figures": figures})
         yield "sent", f"{figures['sent']:,}, {figures['succeeded']:,} ok, {figures['failed']:,} failed"
         yield "under way", f"{figures['inFlight']:,}"
-        yield "last success", moment(figures["lastSuccessAt"]) or None
+        yield "last success", moment(figures["lastSuccess"]) or None
         yield (
             "last error",
             " ".join(filter(None, [moment(figures["lastErrorAt"]), figures["lastError"]])) or None,
