@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import logging
 import os
@@ -49,14 +50,14 @@ from waypost import Client, Message, WaypostError
 from waypost.cli.messages import journey_table
 from waypost.cli.output import table
 from waypost.cli.selections import deliveries_table
-from waypost.push.signing import key_of, make_secret, signature
+from waypost.push.signing import key_of, signature
 
 QUEUES = ("orders", "customers", "invoices")
 #: how long a fetched message is kept from others: after the kill some come again only then
 LEASE_SECONDS = 4.0
 SWISS = "CH"
 CUSTOMERS = 60
-SECRET = make_secret()
+SECRET = "whsec_" + base64.b64encode(os.urandom(32)).decode()
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
