@@ -42,6 +42,7 @@ from ..commands import (
     Fetched,
     JobKind,
     Publish,
+    Published,
     PublishMany,
     Reap,
     Release,
@@ -115,7 +116,7 @@ spans = st.sampled_from([0, 1, 2, 5, 15]).map(lambda seconds: seconds * SECOND)
 bodies = st.sampled_from([b"", b"1", b"22", b"333"])
 #: (name, kind) of a queue, and now and then of a channel
 places = st.sampled_from(
-    [*((name, Kind.QUEUE) for name in "aaabbc"), ("a", Kind.CHANNEL), ("s", Kind.CHANNEL)]
+    [*((name, Kind.QUEUE) for name in "aaabbc"), *((name, Kind.CHANNEL) for name in "asss")]
 )
 
 
@@ -238,52 +239,77 @@ class Walk(RuleBasedStateMachine):
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────
 
-    @initialize(given=st.fixed_dictionaries(dict.fromkeys(QUEUES, policies)))
-    def some_queues(self, given: dict[str, Policy]) -> None:
+    @initialize(
+        given=st.fixed_dictionaries(dict.fromkeys(QUEUES, policies)),
+        listening=st.lists(channels, max_size=3),
+        agreed=st.lists(objects, max_size=3),
+        registered=st.lists(consumers, max_size=3),
+    )
+    def some_of_everything(
+        self,
+        given: dict[str, Policy],
+        listening: list[DeclareChannel],
+        agreed: list[DeclareObject],
+        registered: list[DeclareConsumer],
+    ) -> None:
         self.run(*(DeclareQueue(name, policy) for name, policy in given.items()))
+        compared = DeclareObject("a", ObjectPolicy(unchanged=Unchanged()))
+        self.run(DeclareChannel(name="s", topics=("*",)), compared, *listening, *agreed, *registered)
 
-    @rule(name=queues, policy=st.one_of(policies, st.none()))
-    def declare(self, name: str, policy: Policy | None) -> None:
-        self.run(DeclareQueue(name, policy))
+    @rule(data=st.data())
+    def administer(self, data: st.DataObject) -> None:
+        """Queues, channels, objects, consumers and spectators come, change and go."""
+        spectators = st.sampled_from(["p", "q"])
+        choices: list[st.SearchStrategy[Any]] = [
+            st.builds(DeclareQueue, queues, st.one_of(policies, st.none())),
+            channels,
+            channels.map(lambda command: self.from_a_moment(command)),
+            objects,
+            objects,
+            consumers,
+            st.builds(SetSpectator, spectators, st.integers(0, 20).map(lambda n: self.model.bounds()[1] - n)),
+            st.one_of(
+                st.builds(DeleteChannel, st.sampled_from(CHANNELS)),
+                st.builds(DeleteObject, st.sampled_from(OBJECTS)),
+                st.builds(DeleteConsumer, st.sampled_from(CONSUMERS[1:])),
+                st.builds(DeleteSpectator, spectators),
+                st.builds(DeleteQueue, queues),
+            ),
+        ]
+        self.run(data.draw(data.draw(st.sampled_from(choices))))
 
-    @rule(command=channels, data=st.data())
-    def declare_channel(self, command: DeclareChannel, data: st.DataObject) -> None:
-        if command.start is None and data.draw(st.booleans()):
-            command.start_at = self.clock.now - data.draw(spans)
-        self.run(command)
+    def from_a_moment(self, command: DeclareChannel) -> DeclareChannel:
+        command.start, command.start_at = None, self.clock.now - 2 * SECOND
+        return command
 
-    @rule(name=st.sampled_from(CHANNELS))
-    def delete_channel(self, name: str) -> None:
-        self.run(DeleteChannel(name))
-
-    @rule(command=objects)
-    def declare_object(self, command: DeclareObject) -> None:
-        self.run(command)
-
-    @rule(name=st.sampled_from(OBJECTS))
-    def delete_object(self, name: str) -> None:
-        self.run(DeleteObject(name))
-
-    @rule(command=consumers)
-    def register(self, command: DeclareConsumer) -> None:
-        self.run(command)
-
-    @rule(name=st.sampled_from(CONSUMERS[1:]))
-    def unregister(self, name: str) -> None:
-        self.run(DeleteConsumer(name))
-
-    @rule(name=st.sampled_from(["p", "q"]), back=st.integers(0, 20), gone=rarely(st.just(True), False))
-    def spectate(self, name: str, back: int, gone: bool) -> None:
-        command = SetSpectator(name, self.model.bounds()[1] - back)
-        self.run(DeleteSpectator(name) if gone else command)
-
-    @rule(command=publishes, key=st.sampled_from(["k", "j"]), times=st.integers(2, 3), many=st.booleans())
-    def publish_again(self, command: Publish, key: str, times: int, many: bool) -> None:
-        """The same thing, and perhaps the same content."""
-        command.envelope = msgspec.structs.replace(command.envelope, key=key)
-        command.id = command.idempotency_key = None
-        again = [copy.deepcopy(command) for _ in range(times)]
+    @rule(command=publishes, object=st.sampled_from(OBJECTS), times=st.integers(2, 3), many=st.booleans())
+    def publish_again(self, command: Publish, object: str, times: int, many: bool) -> None:
+        """The same thing with the same content."""
+        again = [self.about_a_thing(command, object) for _ in range(times)]
         self.run(*([PublishMany(again)] if many else again))
+
+    @rule(
+        command=publishes,
+        object=st.sampled_from(["a", "a", "b"]),
+        outcome=st.sampled_from([*Outcome, None]),
+        seconds=st.sampled_from([0, 1, 15]),
+    )
+    def publish_again_after_its_end(
+        self, command: Publish, object: str, outcome: Outcome | None, seconds: int
+    ) -> None:
+        (published,) = self.run(self.about_a_thing(command, object))
+        if outcome is None and isinstance(published, Published):
+            self.run(Remove(object, published.id))
+        elif outcome is not None:
+            self.consume(Fetch(queue=object, consumer="ann", n=10), outcome, 0)
+        self.clock.move(seconds)
+        self.run(self.about_a_thing(command, object))
+
+    def about_a_thing(self, command: Publish, object: str) -> Publish:
+        command = copy.deepcopy(command)
+        command.envelope = msgspec.structs.replace(command.envelope, object=object, key="k")
+        command.id = command.idempotency_key = command.queue = None
+        return command
 
     @rule(data=st.data(), most=st.sampled_from([1, 9]))
     def decide(self, data: st.DataObject, most: int) -> None:
@@ -356,10 +382,11 @@ class Walk(RuleBasedStateMachine):
         for _ in range(3):
             self.consume(command, Outcome.RETRY, 0)
 
-    @rule(queue=queues)
-    def nobody_is_interested(self, queue: str) -> None:
+    @rule(place=places)
+    def nobody_is_interested(self, place: tuple[str, Kind]) -> None:
         for consumer in CONSUMERS:
-            self.consume(Fetch(queue=queue, consumer=consumer, n=2), Outcome.NOT_INTERESTED, 0)
+            fetch = Fetch(queue=place[0], kind=place[1], consumer=consumer, n=2)
+            self.consume(fetch, Outcome.NOT_INTERESTED, 0)
 
     @rule(command=fetches)
     def work_it_off(self, command: Fetch) -> None:
@@ -370,7 +397,8 @@ class Walk(RuleBasedStateMachine):
     @rule(data=st.data())
     def redrive(self, data: st.DataObject) -> None:
         chosen = Filter(queue=data.draw(maybe(queues)), states=JOB_STATES[JobKind.REDRIVE])
-        self.run(StartJob(kind=JobKind.REDRIVE, filter=chosen, matched=0))
+        consumer = data.draw(maybe(st.sampled_from(CONSUMERS[1:])))
+        self.run(StartJob(kind=JobKind.REDRIVE, filter=chosen, matched=0, consumer=consumer))
         self.work_to_the_end(data.draw(st.integers(1, 5)))
 
     @rule(data=st.data())
@@ -392,10 +420,6 @@ class Walk(RuleBasedStateMachine):
     @rule(data=st.data())
     def start_job(self, data: st.DataObject) -> None:
         self.run(self.some_job(data))
-
-    @rule(name=queues)
-    def delete_queue(self, name: str) -> None:
-        self.run(DeleteQueue(name))
 
     @rule(limit=st.integers(1, 3))
     def work_a_slice(self, limit: int) -> None:
@@ -579,7 +603,7 @@ class Walk(RuleBasedStateMachine):
         same("logged", applied.logged, expected.logged)
         self.compare_ready(applied, before)
         for command, result in zip(commands, expected.results, strict=True):
-            event(f"{type(command).__name__}: {type(result).__name__}")
+            event(f"{type(command).__name__}: {_kind_of(command, result)}")
             if isinstance(command, Fetch) and not isinstance(result, Refused):
                 self.receipts += [(command.queue, command.kind, fetched.receipt) for fetched in result]
         self.compare()
@@ -692,6 +716,17 @@ def shown(results: list[Any], store: Store) -> list[Any]:
     return [
         type(result) if isinstance(result, Refused) else _with_bodies(result, store) for result in results
     ]
+
+
+def _kind_of(command: Command, result: Any) -> str:
+    """For Hypothesis' statistics: what a walk has seen."""
+    where = "in a channel " if getattr(command, "kind", None) is Kind.CHANNEL else ""
+    if isinstance(result, list):
+        states = {getattr(one, "state", None) or type(one).__name__ for one in result}
+        return where + (" ".join(sorted(getattr(state, "name", state) for state in states)) or "nothing")
+    if isinstance(result, Published):
+        return result.state.name
+    return where + type(result).__name__
 
 
 def _with_bodies(result: Any, store: Store) -> Any:
