@@ -29,12 +29,12 @@ from waypost.commands import DeclareConsumer, DeclareQueue, Publish, PublishMany
 from waypost.consumers import Consumer
 from waypost.delivery import State
 from waypost.errors import StoreBroken
+from waypost.http.consumers import make_secret
 from waypost.http.server import run
 from waypost.message import Envelope
 from waypost.policy import Policy
 from waypost.push import Pusher
 from waypost.push.addresses import parse_allowed
-from waypost.push.signing import make_secret
 from waypost.stores.sqlite import SqliteStore
 
 TARGET = 2_000  #: deliveries a second

@@ -23,6 +23,7 @@ from waypost.commands import (
 from waypost.consumers import Consumer
 from waypost.delivery import LETTERS, State
 from waypost.errors import StoreBroken
+from waypost.http.consumers import make_secret
 from waypost.http.server import run
 from waypost.instants import SECOND
 from waypost.message import Envelope
@@ -31,7 +32,6 @@ from waypost.push import Pusher
 from waypost.push.addresses import parse_allowed
 from waypost.push.breaker import Tripping
 from waypost.push.figures import Figures
-from waypost.push.signing import make_secret
 from waypost.store import Store
 from waypost.stores.sqlite import SqliteStore
 

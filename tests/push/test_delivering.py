@@ -12,11 +12,11 @@ from standardwebhooks.webhooks import Webhook
 
 from tests.push.harness import QUICK, SECRET, Got, Receiver, in_a_loop, pushing, seconds
 from waypost.commands import DeclareChannel, DeclareQueue, Tick
+from waypost.http.consumers import make_secret
 from waypost.policy import Policy
 from waypost.push import endpoint
 from waypost.push.breaker import Position
 from waypost.push.sending import ANSWER_BYTES
-from waypost.push.signing import make_secret
 from waypost.stores.sqlite import SqliteStore
 from waypost.testing import MovableClock
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.push.harness import SECRET, Receiver, in_a_loop, pushing
+from waypost.http.consumers import make_secret
 from waypost.push.answers import LONGEST_WAIT_SECONDS
 from waypost.push.breaker import Tripping
 from waypost.push.sending import ANSWER_BYTES
-from waypost.push.signing import make_secret
 
 PAGE = (Path(__file__).parents[2] / "docs" / "push.md").read_text("utf-8")
 

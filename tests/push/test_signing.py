@@ -7,9 +7,9 @@ import time
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from waypost.consumers import Consumer
 from waypost.errors import RequestInvalid
-from waypost.push.signing import key_of, make_secret, signature, with_secret
+from waypost.http.consumers import make_secret
+from waypost.push.signing import key_of, signature
 
 BODY = '{"name": "Müller"}'.encode()
 
@@ -47,13 +47,6 @@ def test_another_body_id_time_or_secret_does_not_verify() -> None:
         Webhook(make_secret()).verify(BODY, headers([secret]))
     with pytest.raises(WebhookVerificationError, match="too old"):
         Webhook(secret).verify(BODY, headers([secret], at=int(time.time()) - 3_600))
-
-
-def test_a_consumer_that_is_pushed_to_always_has_a_secret() -> None:
-    pushed = with_secret(Consumer(url="https://hooks.example/", queue="a"))
-    assert len(pushed.secrets) == 1
-    assert with_secret(pushed) is pushed
-    assert with_secret(Consumer(queue="a")).secrets == ()
 
 
 @pytest.mark.parametrize("bytes", [0, 23, 65])

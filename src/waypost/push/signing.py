@@ -12,26 +12,9 @@ from __future__ import annotations
 
 import base64
 import hmac
-import os
 from collections.abc import Sequence
 
-import msgspec
-
-from ..consumers import SECRET_PREFIX, Consumer, check_secret
-
-#: of a secret made here
-SECRET_BYTES = 32
-
-
-def make_secret() -> str:
-    return SECRET_PREFIX + base64.b64encode(os.urandom(SECRET_BYTES)).decode()
-
-
-def with_secret(consumer: Consumer) -> Consumer:
-    """One that is pushed to always has a secret."""
-    if consumer.url is None or consumer.secrets:
-        return consumer
-    return msgspec.structs.replace(consumer, secrets=(make_secret(),))
+from ..consumers import SECRET_PREFIX, check_secret
 
 
 def key_of(secret: str) -> bytes:
