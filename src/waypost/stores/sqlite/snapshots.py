@@ -69,15 +69,19 @@ class Snapshots:
 
 
 def depths_at(db: Db, names: Names, reader: Reader, kind: Kind, name: str, at: int) -> Depths | None:
-    oldest, _ = reader.bounds()
-    base = db.execute(
+    oldest, head = reader.bounds()
+    base: tuple[int, int] | None = db.execute(
         'select at, "offset" from snapshots where destination = 0 and at <= ? order by at desc limit 1', (at,)
     ).get
-    if oldest > 1 and (base is None or base[1] < oldest - 1):
-        first = db.execute(
-            'select min(at) from snapshots where destination = 0 and "offset" >= ?', (oldest - 1,)
-        ).get
-        raise LogTrimmed(oldest, first)
+    first: tuple[int, int] | None = db.execute(
+        'select at, "offset" from snapshots where destination = 0 and "offset" >= ? order by at limit 1',
+        (oldest - 1,),
+    ).get
+    # Without a snapshot before it, a moment is found from the log's beginning, as long as that is near enough: a file of
+    # version 1 has a long life before its first snapshot.
+    from_the_start = oldest == 1 and (head if first is None else first[1]) <= 2 * SNAPSHOT_EVENTS
+    if (base is None and not from_the_start) or (base is not None and base[1] < oldest - 1):
+        raise LogTrimmed(oldest, reader.row_of(head)[1] if first is None else first[0])
     there = [
         place
         for place in list(names.by_number.values())
