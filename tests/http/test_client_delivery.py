@@ -87,7 +87,9 @@ def test_a_queue_or_a_channel_is_named_and_never_both_or_none() -> None:
     with_broker(test)
 
 
-def test_a_worker_of_a_channel_waits_for_it_and_handles_every_message_of_its_topics() -> None:
+def test_a_worker_of_a_channel_waits_for_it_and_handles_every_message_of_its_topics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test(client: Client) -> None:
         seen: list[tuple[str, int]] = []
         done = asyncio.Event()
@@ -101,6 +103,9 @@ def test_a_worker_of_a_channel_waits_for_it_and_handles_every_message_of_its_top
                 done.set()
 
         working = asyncio.create_task(client.work())
+        async with asyncio.timeout(20):
+            while "no channel 'crm'; trying on" not in caplog.text:  # noqa: ASYNC110 - it is told there only
+                await asyncio.sleep(0.01)
         await client.declare_channel("crm", ["fruit.*"])
         for number in range(3):
             await client.publish("fruit.apple", str(number))
@@ -233,8 +238,9 @@ def test_a_queue_is_seen_as_it_was() -> None:
         await client.declare_channel("crm", ["a.*"])
         await client.publish("a.b", "x")
         moment = [event async for event in client.log()][-1]["at"]
-        (message,) = await client.fetch("a")
-        await client.confirm("a", [message.receipt])
+        for queue, channel in (("a", None), (None, "crm")):
+            (message,) = await client.fetch(queue, channel=channel, consumer="crm")
+            await client.confirm(queue, [message.receipt], channel=channel)
         for was in (await client.queue("a", at=moment), await client.channel("crm", at=moment)):
             assert (was["figures"]["depth"], was["figures"]["states"]["Q"]) == (1, 1)
         now = await client.queue("a", at=datetime.now(UTC))
