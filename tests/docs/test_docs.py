@@ -289,6 +289,7 @@ def addressed(block: str, port: int) -> str:
     return block.replace("localhost:8080", f"127.0.0.1:{port}").replace("127.0.0.1:8080", f"127.0.0.1:{port}")
 
 
+@pytest.mark.timeout(300)  # a page of the command line starts Python fifty times
 @pytest.mark.parametrize("document", RUNNING)
 def test_every_shell_block_runs(document: str, port: int, tmp_path: Path) -> None:
     for program in ("bash", "curl"):
