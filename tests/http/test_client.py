@@ -409,7 +409,9 @@ class Counting(Client):
         self.extends = 0
         self.sixth_extend = asyncio.Event()
 
-    async def confirm(self, queue: str | None = None, receipts: Any = (), *args: Any, **more: Any) -> list[Settled]:
+    async def confirm(
+        self, queue: str | None = None, receipts: Any = (), *args: Any, **more: Any
+    ) -> list[Settled]:
         self.confirms.append(len(receipts))
         return await super().confirm(queue, receipts, *args, **more)
 
