@@ -376,6 +376,8 @@ def test_the_version_is_told_and_the_help_lists_every_command() -> None:
     )
     for command in commands.split("|"):
         assert re.search(rf"^\W*{command} ", listed, re.MULTILINE), command
+    for group in ("Messages", "Queues and channels", "Watch and find", "Act on many", "The broker"):
+        assert f"─ {group} ─" in listed
     assert "--store" in outside("serve", "--help").out
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from tests.integration.commands import WAYPOST, Broker, Waypost, environment, messages, outside
 from waypost import BlockingClient
+from waypost.client import Job
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -297,6 +299,32 @@ def test_a_slow_job_shows_how_far_it_is_at_a_terminal(waypost: Waypost, broker: 
     assert done.stdout == "3 redriven\n"
     assert "redrive" in shown
     assert "of 3 deliveries" in shown
+
+
+def test_who_stops_watching_a_job_does_not_stop_it(waypost: Waypost, broker: Broker) -> None:
+    for _ in range(3):
+        published(waypost, "watched.x")
+    refuse(waypost, "watched")
+    terminal, its_end = os.openpty()
+    redrive = subprocess.Popen(
+        [*WAYPOST, "redrive", "watched", "--rate", "2", "--url", broker.url],
+        env=environment(COLUMNS="100", TERM="xterm", NO_COLOR="1"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=its_end,
+    )
+    os.close(its_end)
+    shown = ""
+    while "of 3 deliveries" not in shown:
+        shown += os.read(terminal, 65_536).decode()
+    redrive.send_signal(signal.SIGINT)
+    assert redrive.wait(20) == 130
+    shown += os.read(terminal, 65_536).decode()
+    os.close(terminal)
+    told = re.search(r"the broker goes on with it: GET /v1/jobs/(\S+)", shown)
+    assert told is not None
+    with BlockingClient(broker.url) as client:
+        assert client.job_done(Job(told[1], 3))["done"] == 3
 
 
 # ── as of ───────────────────────────────────────────────────────────────────────────────────────
