@@ -276,6 +276,12 @@ class Router:
             return
         worker.left_behind = True
         decisions = list(worker.decisions)
+        if len(decisions) == len(worker.batch):
+            # It was the last one, and it came at this moment: `_finished` is on its way.
+            self._worker = None
+            worker.stop()
+            self._decided(decisions, [])
+            return
         hanging, rest = worker.batch[len(decisions)], worker.batch[len(decisions) + 1 :]
         self._stuck.add(worker)
         self._worker = None

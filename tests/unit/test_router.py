@@ -12,6 +12,7 @@ import pytest
 from waypost.broker import Broker
 from waypost.canonical import content_hash
 from waypost.commands import (
+    Decide,
     DeclareChannel,
     DeclareConsumer,
     DeclareObject,
@@ -27,7 +28,7 @@ from waypost.errors import RouterUnusable, StoreBroken
 from waypost.filters import Filter
 from waypost.message import Envelope
 from waypost.objects import ObjectPolicy, Unchanged
-from waypost.router import RouteFunction, load_router
+from waypost.router import RouteFunction, Router, _Worker, load_router
 from waypost.routing import Interested, Routable, Route
 from waypost.store import Store
 from waypost.stores.memory import MemoryStore
@@ -213,6 +214,23 @@ def test_a_function_that_hangs_fails_its_message_and_stalls_nobody() -> None:
             assert await state(broker, slow, E) is E, "an answer that comes too late changes nothing"
 
     run(test)
+
+
+def test_an_answer_that_comes_at_its_deadline_counts() -> None:
+    async def main() -> None:
+        submitted: list[Decide] = []
+        router = Router(MemoryStore(), lambda decide, done: submitted.append(decide), lambda *_: Route())
+        worker = _Worker(None, MemoryStore(), lambda _: None)
+        # As it is between the thread's last decision and the loop's hearing of it.
+        worker.batch, worker.decisions, worker.began_at = [None], [(1, Decide(id="m"))], 0.0  # type: ignore[list-item]
+        router._worker, router._busy = worker, True
+        router._look()
+        assert submitted == [Decide(id="m")]
+        assert router._worker is None
+        await asyncio.to_thread(worker.join, 5)
+        assert not worker.is_alive()
+
+    asyncio.run(main())
 
 
 def test_what_waits_in_l_at_the_start_is_routed(tmp_path: Path) -> None:
