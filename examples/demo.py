@@ -2,20 +2,23 @@
 
     shop     ── orders.created ────▶ orders      express orders first              ──▶ billing
     erp      ── customers.changed ─▶ customers   one customer's changes in order   ──▶ crm, which has a bug
-    finance  ── invoices.due ──────▶ invoices    not before their delay is over    ──▶ letters
+    finance  ── invoices.due ──────▶ invoices    not before their delay is over    ──▶ letters, a signed webhook
+                orders.*, customers.* ─▶ channel analytics, a copy of each
 
-The erp sends every fourth change twice, as after a lost connection. In the middle the broker is killed with
-SIGKILL and started again; later the bug is fixed and the dead letters are redriven. In the end every message
-that was acknowledged is looked up in the log: none may be missing, none may be there twice.
+The erp sends every fourth change twice, as after a lost connection, and later all customers again although few have
+changed: the rest is unchanged and goes nowhere. In the middle the broker is killed with SIGKILL and started again;
+later the bug is fixed and the dead letters are redriven. In the end every message that was acknowledged is looked
+up in the log: none may be missing, none may be there twice.
 
-The broker is a real process on the embedded store, in a temporary folder; producers and workers live in this
-process and speak HTTP to it.
+The broker is a real process on the embedded store, in a temporary folder; producers, workers and the webhook's
+receiver live in this process and speak HTTP.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import logging
 import os
@@ -28,12 +31,13 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
@@ -45,12 +49,15 @@ from rich.text import Text
 from waypost import Client, Message, WaypostError
 from waypost.cli.messages import journey_table
 from waypost.cli.output import table
-from waypost.cli.queues import dead_table
+from waypost.cli.selections import deliveries_table
+from waypost.push.signing import key_of, signature
 
 QUEUES = ("orders", "customers", "invoices")
 #: how long a fetched message is kept from others: after the kill some come again only then
 LEASE_SECONDS = 4.0
 SWISS = "CH"
+CUSTOMERS = 60
+SECRET = "whsec_" + base64.b64encode(os.urandom(32)).decode()
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -71,6 +78,7 @@ class Broker:
         """Seconds until it answers."""
         began = time.monotonic()
         command = [sys.executable, "-m", "waypost", "serve", "--port", str(self.port), "--store", self._store]
+        command += ["--push-allow", "127.0.0.0/8"]  # the receiver is on this machine
         settings = {name: value for name, value in os.environ.items() if not name.startswith("WAYPOST_")}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork is short
@@ -111,6 +119,13 @@ class Notes:
     handled: Counter[str] = field(default_factory=Counter)
     #: by customer, the versions in the order they were handled
     versions: dict[str, list[int]] = field(default_factory=dict)
+    #: ids of messages that were answered with "unchanged"
+    unchanged: set[str] = field(default_factory=set)
+    #: how often each came through the channel
+    analysed: Counter[str] = field(default_factory=Counter)
+    #: webhook requests whose signature was right, and those where it was not
+    signed: int = 0
+    unsigned: int = 0
     #: what is worth telling, with its moment
     told: list[tuple[float, str]] = field(default_factory=list)
     live: bool = False
@@ -140,33 +155,66 @@ async def shop(client: Client, notes: Notes, stop: asyncio.Event) -> None:
         await asyncio.sleep(random.uniform(0.01, 0.07))
 
 
-async def erp(client: Client, notes: Notes, stop: asyncio.Event) -> None:
-    versions: Counter[str] = Counter()
+class Erp:
+    """Sends changes as they happen, and every customer as it is by now when it is asked for all."""
 
-    def change(customer: str) -> dict[str, Any]:
-        versions[customer] += 1
-        country = SWISS if int(customer[1:]) % 6 == 0 else "DE"
-        return {"customer": customer, "country": country, "version": versions[customer]}
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._customers: dict[str, dict[str, Any]] = {
+            f"c{number}": {
+                "customer": f"c{number}",
+                "country": SWISS if number % 6 == 0 else "DE",
+                "version": 0,
+                "exportedAt": 0.0,
+            }
+            for number in range(1, CUSTOMERS + 1)
+        }
+        #: one change at a time, so that what was sent last is what there is
+        self._sending = asyncio.Lock()
 
-    nightly = [f"c{number}" for number in range(1, 61)]
-    results = await client.publish_many(
-        {"topics": ["customers.changed"], "key": customer, "body": json.dumps(change(customer))}
-        for customer in nightly
-    )
-    notes.acknowledged["customers"].update(result.id for result in results)
-    notes.tell(f"erp sent {len(results)} customers in one request: all of them or none")
-    count = 0
-    while not stop.is_set():
-        count += 1
-        customer, key = f"c{random.randint(1, 60)}", uuid.uuid4().hex
-        changed = change(customer)
+    def _change(self, customer: str) -> dict[str, Any]:
+        changed = self._customers[customer]
+        changed["version"] += 1
+        return changed
+
+    async def send_all(self, client: Client, changing: int) -> None:
+        """The nightly export: all or none, in one request."""
+        async with self._sending:
+            for customer in random.sample(sorted(self._customers), changing):
+                self._change(customer)
+            for record in self._customers.values():
+                record["exportedAt"] = time.time()
+            results = await client.publish_many(
+                {"topics": ["customers.changed"], "key": key, "body": json.dumps(record)}
+                for key, record in self._customers.items()
+            )
+        self._notes.acknowledged["customers"].update(result.id for result in results)
+        self._notes.unchanged.update(result.id for result in results if result.state == "U")
+        unchanged = sum(result.state == "U" for result in results)
+        self._notes.tell(
+            f"erp sent {len(results)} customers in one request: all of them or none"
+            + (f"; [cyan]{unchanged} unchanged[/], they go nowhere" if unchanged else "")
+        )
+
+    async def work(self, client: Client, stop: asyncio.Event) -> None:
+        await self.send_all(client, CUSTOMERS)
+        count = 0
+        while not stop.is_set():
+            count += 1
+            async with self._sending:
+                await self._send_one(client, twice=count % 4 == 0)
+            await asyncio.sleep(random.uniform(0.02, 0.08))
+
+    async def _send_one(self, client: Client, twice: bool) -> None:
+        notes = self._notes
+        customer, key = f"c{random.randint(1, CUSTOMERS)}", uuid.uuid4().hex
+        changed = self._change(customer)
         published = await client.publish("customers.changed", changed, key=customer, idempotency_key=key)
         notes.acknowledged["customers"].add(published.id)
-        if count % 4 == 0:
+        if twice:
             again = await client.publish("customers.changed", changed, key=customer, idempotency_key=key)
             notes.sent_twice += 1
             notes.same_id += again.id == published.id
-        await asyncio.sleep(random.uniform(0.02, 0.08))
 
 
 async def finance(client: Client, notes: Notes, stop: asyncio.Event) -> None:
@@ -203,10 +251,36 @@ def employ(client: Client, notes: Notes, bug: Bug) -> None:
         if changed["country"] != SWISS:
             notes.versions.setdefault(changed["customer"], []).append(changed["version"])
 
-    @client.worker("invoices", concurrency=2, lease=LEASE_SECONDS, consumer="letters")
-    async def write(message: Message) -> None:
-        await asyncio.sleep(random.uniform(0.005, 0.03))
-        notes.handled[message.id] += 1
+    @client.worker(channel="analytics", concurrency=4, lease=LEASE_SECONDS, consumer="analytics")
+    async def analyse(message: Message) -> None:
+        notes.analysed[message.id] += 1
+
+
+@asynccontextmanager
+async def letters(notes: Notes) -> AsyncIterator[str]:
+    """A receiver of webhooks, and its URL. It believes what is signed with its secret."""
+    keys = [key_of(SECRET)]
+
+    async def receive(request: web.Request) -> web.Response:
+        body = await request.read()
+        id, at = request.headers["webhook-id"], int(request.headers["webhook-timestamp"])
+        if request.headers["webhook-signature"] != signature(keys, id, at, body):
+            notes.unsigned += 1
+            return web.Response(status=401)
+        notes.signed += 1
+        notes.handled[id] += 1
+        return web.Response(status=204)
+
+    application = web.Application()
+    application.router.add_post("/letters", receive)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/letters"
+    finally:
+        await runner.cleanup()
 
 
 # ── what is seen meanwhile ──────────────────────────────────────────────────────────────────────
@@ -217,7 +291,7 @@ class Screen:
 
     def __init__(self, url: str, notes: Notes, seconds: float) -> None:
         self._url, self._notes, self._seconds = url, notes, seconds
-        self._queues: list[dict[str, Any]] = []
+        self._places: list[dict[str, Any]] = []
         self._away = False
 
     async def show(self) -> None:
@@ -236,7 +310,7 @@ class Screen:
 
     async def _look(self, client: Client) -> None:
         try:
-            self._queues = await client.queues()
+            self._places = [*await client.queues(), *await client.channels()]
             self._away = False
         except WaypostError:
             self._away = True
@@ -249,7 +323,7 @@ class Screen:
             Group(
                 ProgressBar(total=self._seconds, completed=min(passed, self._seconds)),
                 Text("\n"),
-                queue_figures(self._queues),
+                figures(self._places),
                 Text(),
                 *lines,
             ),
@@ -260,14 +334,14 @@ class Screen:
         )
 
 
-def queue_figures(queues: list[dict[str, Any]]) -> Table:
-    figures = ("waiting", "fetched", "done", "dead")
-    made = table("queue", *figures, right=figures)
-    for queue in queues:
-        states = queue["figures"]["states"]
+def figures(places: list[dict[str, Any]]) -> Table:
+    columns = ("waiting", "fetched", "done", "dead")
+    made = table("queue", *columns, right=columns)
+    for place in places:
+        states = place["figures"]["states"]
         dead = states["E"] + states["I"]
         made.add_row(
-            queue["name"],
+            f"channel {place['name']}" if "topics" in place else place["name"],
             f"{states['Q'] + states['R']:,}",
             f"{states['F']:,}",
             Text(f"{states['S']:,}", "green"),
@@ -286,22 +360,28 @@ async def play(broker: Broker, notes: Notes, seconds: float) -> dict[str, Any]:
     notes.tell(f"broker started as a process of its own, ready after {took:.2f} s")
     bug, stop = Bug(), asyncio.Event()
     async with (
+        letters(notes) as webhook,
         Client(broker.url, patience=60, producer="demo") as producing,
         Client(broker.url, patience=60) as working,
         Client(broker.url, patience=60) as looking,
     ):
-        await looking.declare("orders")
-        await looking.declare("customers", {"order": "key", "retries": 2, "backoff": {"base": 0.2, "cap": 1}})
-        await looking.declare("invoices")
+        await declare(looking, webhook)
+        notes.tell(
+            "channel analytics gets a copy of each order and customer; invoices are posted to a webhook"
+        )
         employ(working, notes, bug)
         works = asyncio.create_task(working.work())
+        erp = Erp(notes)
         producers = [
-            asyncio.create_task(producer(producing, notes, stop)) for producer in (shop, erp, finance)
+            asyncio.create_task(erp.work(producing, stop)),
+            *(asyncio.create_task(producer(producing, notes, stop)) for producer in (shop, finance)),
         ]
         try:
             await asyncio.sleep(seconds * 0.4)
             await kill_and_restart(broker, notes)
-            await asyncio.sleep(seconds * 0.3)
+            await asyncio.sleep(seconds * 0.2)
+            await erp.send_all(producing, changing=3)
+            await asyncio.sleep(seconds * 0.1)
             dead = await fix_and_redrive(looking, notes, bug)
             await asyncio.sleep(seconds * 0.2)
             stop.set()
@@ -321,6 +401,17 @@ async def play(broker: Broker, notes: Notes, seconds: float) -> dict[str, Any]:
             "events": [event async for event in looking.log()],
             "journey": (await looking.message(dead[0]["messageId"]))["journey"] if dead else [],
         }
+
+
+async def declare(client: Client, webhook: str) -> None:
+    await client.declare("orders")
+    await client.declare("customers", {"order": "key", "retries": 2, "backoff": {"base": 0.2, "cap": 1}})
+    await client.declare_object("customers", {"unchanged": {"ignore": ["$.exportedAt"]}})
+    await client.declare("invoices", {"lease": LEASE_SECONDS})
+    await client.declare_consumer(
+        "letters", {"queue": "invoices", "url": webhook, "secret": SECRET, "concurrency": 4}
+    )
+    await client.declare_channel("analytics", ["orders.*", "customers.*"])
 
 
 async def kill_and_restart(broker: Broker, notes: Notes) -> None:
@@ -347,7 +438,8 @@ async def fix_and_redrive(client: Client, notes: Notes, bug: Bug) -> list[dict[s
 async def until_through(client: Client) -> None:
     async with asyncio.timeout(60):
         while True:
-            states = [queue["figures"]["states"] for queue in await client.queues()]
+            places = [*await client.queues(), *await client.channels()]
+            states = [place["figures"]["states"] for place in places]
             if not any(state[letter] for state in states for letter in "QRF"):
                 return
             # Those that died between the redrive and the fix's first use, if any.
@@ -364,6 +456,8 @@ def summary(notes: Notes, seen: dict[str, Any]) -> bool:
     logged = {event["messageId"] for event in seen["events"] if event["toState"] == "L"}
     completed = {event["messageId"] for event in seen["events"] if event["toState"] == "X"}
     acknowledged = set().union(*notes.acknowledged.values())
+    delivered = acknowledged - notes.unchanged
+    for_channel = (notes.acknowledged["orders"] | notes.acknowledged["customers"]) - notes.unchanged
     console.rule("[bold]What happened")
     for told in notes.told if console.is_terminal else ():
         console.print(told_line(*told))
@@ -375,7 +469,7 @@ def summary(notes: Notes, seen: dict[str, Any]) -> bool:
         console.print(
             f"[bold]Dead letters before the fix[/]  {', '.join(f'{n} × {why}' for why, n in reasons.items())}"
         )
-        console.print(dead_table(seen["dead"][:3]))
+        console.print(deliveries_table(seen["dead"][:3]))
         console.print()
         console.print(f"[bold]The journey of one of them[/]  {seen['dead'][0]['messageId']}")
         console.print(journey_table(seen["journey"]))
@@ -392,15 +486,30 @@ def summary(notes: Notes, seen: dict[str, Any]) -> bool:
             logged == acknowledged,
             f"{len(logged):,} in the log, {len(logged - acknowledged)} that nobody sent",
         ),
-        (completed == logged, f"{len(completed):,} completed, {len(logged - completed)} left behind"),
         (
-            acknowledged <= set(notes.handled),
+            notes.unchanged and not notes.unchanged & set(notes.handled),
+            f"{len(notes.unchanged):,} unchanged, {len(notes.unchanged & set(notes.handled))} of them delivered",
+        ),
+        (
+            completed == delivered,
+            f"{len(completed):,} completed, {len(delivered - completed)} left behind",
+        ),
+        (
+            delivered <= set(notes.handled),
             f"{len(notes.handled):,} handled, {again} of them again"
             + (": their confirm was lost" if again else ""),
         ),
         (
             notes.same_id == notes.sent_twice,
             f"{notes.sent_twice} sent twice with one Idempotency-Key, {doubled} became two",
+        ),
+        (
+            for_channel == set(notes.analysed),
+            f"{len(notes.analysed):,} also in channel analytics, {len(for_channel - set(notes.analysed))} missing there",
+        ),
+        (
+            notes.signed and not notes.unsigned,
+            f"{notes.signed:,} posted to the webhook, {notes.unsigned} with a wrong signature",
         ),
         (
             ordered,
@@ -414,14 +523,15 @@ def summary(notes: Notes, seen: dict[str, Any]) -> bool:
 
 
 def per_queue(notes: Notes, queues: list[dict[str, Any]], completed: set[str]) -> Table:
-    figures = ("acknowledged", "completed", "handled", "dead now")
-    made = table("queue", *figures, right=figures)
+    columns = ("acknowledged", "unchanged", "completed", "handled", "dead now")
+    made = table("queue", *columns, right=columns)
     for queue in queues:
         name, states = queue["name"], queue["figures"]["states"]
         ids = notes.acknowledged[name]
         made.add_row(
             name,
             f"{len(ids):,}",
+            f"{len(ids & notes.unchanged):,}",
             f"{len(ids & completed):,}",
             f"{sum(notes.handled[id] for id in ids):,}",
             f"{states['E'] + states['I']:,}",
@@ -435,7 +545,7 @@ FAREWELL = """\
   curl -d '{"number": 17}' localhost:8080/in/orders.created
   curl -i localhost:8080/queue/orders
   curl -d '{"receipts": ["THE-RECEIPT"], "outcome": "success"}' localhost:8080/queue/orders/confirm
-  waypost tail, queues, dead, message ID: .venv/bin/waypost --help lists them all"""
+  waypost tail, queues, channels, dead, message ID: .venv/bin/waypost --help lists them all"""
 
 
 async def guarded(work: Callable[[], Awaitable[dict[str, Any]]], broker: Broker) -> dict[str, Any]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     )
     from waypost.errors import (
         Busy,
+        ChannelNotFound,
+        ConsumerNotFound,
         ConsumerRequired,
         DiskLow,
         IdempotencyConflict,
@@ -36,18 +38,23 @@ if TYPE_CHECKING:
         LogTrimmed,
         MessageNotFound,
         NotOffered,
+        ObjectNotFound,
         PayloadReaped,
         QueueFull,
         QueueNotFound,
         Refused,
         RequestInvalid,
+        SpectatorNotFound,
         WaypostError,
     )
+    from waypost.routing import Route
 
 __all__ = [
     "BlockingClient",
     "Busy",
+    "ChannelNotFound",
     "Client",
+    "ConsumerNotFound",
     "ConsumerRequired",
     "DiskLow",
     "IdTaken",
@@ -60,6 +67,7 @@ __all__ = [
     "NewMessage",
     "NotInterested",
     "NotOffered",
+    "ObjectNotFound",
     "PayloadReaped",
     "Published",
     "QueueFull",
@@ -67,6 +75,8 @@ __all__ = [
     "Refused",
     "RequestInvalid",
     "Retry",
+    "Route",
+    "SpectatorNotFound",
     "Unreachable",
     "WaypostError",
     "__version__",
@@ -91,5 +101,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'waypost' has no attribute {name!r}")
     home = "waypost.client" if name in _OF_THE_CLIENT else "waypost.errors"
+    home = "waypost.routing" if name == "Route" else home
     value = globals()[name] = getattr(import_module(home), name)
     return value

@@ -2,7 +2,8 @@
 
     publish ─┐                    ┌─ parked fetches (long poll), woken as deliveries become ready
     fetch   ─┼─▶ committer ─▶ store ─ due ─▶ timer ─▶ Tick      jobs ─▶ Work, slice by slice      by the minute ─▶ Reap
-    confirm ─┘                    └─ followers of the log
+    confirm ─┘                    ├─ messages in L ─▶ router ─▶ Decide
+                                  └─ followers of the log
 
 Callbacks, not tasks, on the way of a message: `done(result)` is called exactly once, in the loop's thread, with the command's
 result or a `Refused`. `ask` is the same for code that would rather await.
@@ -18,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from .canonical import content_hash
 from .commands import (
     JOB_DEFAULTS,
     JOB_STATES,
@@ -38,11 +40,23 @@ from .commands import (
 )
 from .committer import Committer, Done
 from .delivery import Outcome, Reason
-from .errors import Busy, ConsumerRequired, PayloadDamaged, PayloadReaped, QueueNotFound, Refused, StoreBroken
+from .destinations import Kind
+from .errors import (
+    Busy,
+    ChannelNotFound,
+    ConsumerRequired,
+    PayloadDamaged,
+    PayloadReaped,
+    QueueNotFound,
+    Refused,
+    StoreBroken,
+)
 from .filters import Filter
 from .instants import SECOND
 from .message import payload_hash
 from .names import ANONYMOUS
+from .router import RouteFunction, Router
+from .routing import with_object
 from .store import Applied, Event, Store
 
 log = logging.getLogger("waypost")
@@ -55,13 +69,18 @@ MAX_STAGING_BYTES = 256 << 20
 LOG_CHUNK = 500
 
 
+#: a queue or channel
+_Place = tuple[Kind, str]
+
+
 class Waiter:
     """A fetch that waits for something to fetch."""
 
-    __slots__ = ("command", "deadline", "done", "ticket", "timer")
+    __slots__ = ("command", "deadline", "done", "place", "ticket", "timer")
 
     def __init__(self, command: Fetch, done: Done, ticket: int, deadline: float) -> None:
         self.command, self.done, self.ticket = command, done, ticket
+        self.place: _Place = (command.kind, command.queue)
         #: by the loop's clock; 0 once it was given up
         self.deadline = deadline
         #: while it is parked
@@ -75,6 +94,8 @@ class Broker:
         *,
         on_broken: Callable[[StoreBroken], None],
         reap_every_seconds: float = 60.0,
+        route: RouteFunction | None = None,
+        route_seconds: float = 5.0,
         **limits: int,
     ) -> None:
         self.store = store
@@ -84,7 +105,7 @@ class Broker:
         self._threads = ThreadPoolExecutor(2, "payload")
         self._staging: set[asyncio.Future[None]] = set()
         self._staging_bytes = 0
-        self._parked: dict[str, dict[int, Waiter]] = {}
+        self._parked: dict[_Place, dict[int, Waiter]] = {}
         self._tickets = 0
         self._followers: set[asyncio.Event] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -96,9 +117,13 @@ class Broker:
         #: publishes are refused, or were when it was last looked at
         self._refusing = True
         self._reaper = self._loop.call_later(min(1.0, reap_every_seconds), self._reap)
-        # Leases and jobs that an earlier process left behind.
+        self._router = Router(store, self.submit, route, deadline_seconds=route_seconds)
+        #: publishes stop at L, for the router
+        self._holding = self._router.routes
+        # Leases, jobs and messages in L that an earlier process left behind.
         self._tick()
         self._work()
+        self._router.wake(1)
 
     # ── commands ────────────────────────────────────────────────────────────────────────────
 
@@ -131,6 +156,8 @@ class Broker:
         body = command.body
         assert isinstance(body, bytes)
         size = len(body)
+        if self._holding:
+            command.hold = True
         if size <= HASH_IN_LOOP_BYTES:
             command.hash = payload_hash(body)
             self._commit(command, done, size)
@@ -144,6 +171,8 @@ class Broker:
         size = 0
         for message in command.messages:
             size += len(message.body)  # type: ignore[arg-type]
+            if self._holding:
+                message.hold = True
         if size <= 4 * HASH_IN_LOOP_BYTES:
             for message in command.messages:
                 message.hash = payload_hash(message.body)  # type: ignore[arg-type]
@@ -166,11 +195,15 @@ class Broker:
             done(Busy("too many large bodies at once"))
             return
 
+        ignored = [self._ignored(message) for message in messages]
+
         def put_away() -> None:
-            for message in messages:
+            for message, ignore in zip(messages, ignored, strict=True):
                 body = message.body
                 assert isinstance(body, bytes)
                 message.hash = payload_hash(body)
+                if ignore is not None and len(body) > HASH_IN_LOOP_BYTES:
+                    message.content = content_hash(body, ignore)
                 if len(body) > self.store.inline_bytes:
                     message.body = self.store.stage(body)
 
@@ -190,16 +223,26 @@ class Broker:
         self._staging.add(future)
         future.add_done_callback(staged)
 
+    def _ignored(self, message: Publish) -> tuple[str, ...] | None:
+        """The paths that its content's hash leaves out; None where nothing is compared."""
+        envelope = message.envelope
+        object = with_object(envelope).object
+        if message.hold or envelope.key is None or object is None:
+            return None
+        info = self.store.object(object)
+        return None if info is None or info.policy.unchanged is None else info.policy.unchanged.ignore
+
     # ── fetch, with its wait ────────────────────────────────────────────────────────────────
 
     def fetch(self, command: Fetch, done: Done, wait_us: int = 0) -> Waiter | None:
         """`done` gets list[Fetched], empty when nothing came within the wait. The returned waiter can be given up."""
-        ready = self.store.ready(command.queue)
+        ready = self.store.ready(command.queue, command.kind)
         if ready is None and self.committer.idle:
-            done(QueueNotFound(command.queue))
+            missing = QueueNotFound if command.kind is Kind.QUEUE else ChannelNotFound
+            done(missing(command.queue))
             return None
-        if ready == 0 and command.consumer == ANONYMOUS and self._counts_consumers(command.queue):
-            done(ConsumerRequired(f"queue {command.queue!r} counts its consumers"))
+        if ready == 0 and command.consumer == ANONYMOUS and self._counts_consumers(command):
+            done(ConsumerRequired(f"{command.kind.word} {command.queue!r} counts its consumers"))
             return None
         waiter = None
         if wait_us and not self._stopping:
@@ -212,13 +255,14 @@ class Broker:
             else:
                 self._park(waiter)
         elif waiter is None:
-            self.committer.submit(command, lambda result: self._hand_over(result, command.queue, done))
+            self.committer.submit(command, lambda result: self._hand_over(result, command, done))
         else:
             self._try(waiter)
         return waiter
 
-    def _counts_consumers(self, queue: str) -> bool:
-        info = self.store.queue(queue)
+    def _counts_consumers(self, command: Fetch) -> bool:
+        find = self.store.queue if command.kind is Kind.QUEUE else self.store.channel
+        info = find(command.queue)
         return info is not None and info.policy.counts_consumers
 
     def give_up(self, waiter: Waiter) -> None:
@@ -232,25 +276,25 @@ class Broker:
 
     def _park(self, waiter: Waiter) -> None:
         waiter.timer = self._loop.call_at(waiter.deadline, self._waited, waiter)
-        self._parked.setdefault(waiter.command.queue, {})[waiter.ticket] = waiter
+        self._parked.setdefault(waiter.place, {})[waiter.ticket] = waiter
 
     def _unpark(self, waiter: Waiter) -> None:
         if waiter.timer is not None:
             waiter.timer.cancel()
             waiter.timer = None
-        parked = self._parked.get(waiter.command.queue, {})
+        parked = self._parked.get(waiter.place, {})
         parked.pop(waiter.ticket, None)
         if not parked:
-            self._parked.pop(waiter.command.queue, None)
+            self._parked.pop(waiter.place, None)
 
     def _try(self, waiter: Waiter) -> None:
         def tried(result: Any) -> None:
             if result == [] and self._loop.time() < waiter.deadline and not self._stopping:
                 self._park(waiter)
                 # Ready, but not for this one: the next in line may have it.
-                self._wake(waiter.command.queue, 1, waiter.ticket)
+                self._wake(waiter.place, 1, waiter.ticket)
             else:
-                self._hand_over(result, waiter.command.queue, waiter.done)
+                self._hand_over(result, waiter.command, waiter.done)
 
         self.committer.submit(waiter.command, tried)
 
@@ -258,9 +302,9 @@ class Broker:
         self._unpark(waiter)
         waiter.done([])
 
-    def _wake(self, queue: str, ready: int, after: int = 0) -> None:
+    def _wake(self, place: _Place, ready: int, after: int = 0) -> None:
         """First come, first served, and no more than there is something for."""
-        parked = self._parked.get(queue)
+        parked = self._parked.get(place)
         if not parked:
             return
         for ticket in sorted(ticket for ticket in parked if ticket > after):
@@ -271,7 +315,7 @@ class Broker:
             ready -= waiter.command.n
             self._try(waiter)
 
-    def _hand_over(self, result: Any, queue: str, done: Done) -> None:
+    def _hand_over(self, result: Any, command: Fetch, done: Done) -> None:
         """Large bodies are read in a thread first; one that is damaged goes to the dead letters instead."""
         if isinstance(result, Refused) or not _large(result):
             done(result)
@@ -293,7 +337,11 @@ class Broker:
                 whole, damaged = future.result()
                 if damaged:
                     invalid = Confirm(
-                        queue=queue, receipts=damaged, outcome=Outcome.INVALID, reason=Reason.DAMAGED
+                        queue=command.queue,
+                        kind=command.kind,
+                        receipts=damaged,
+                        outcome=Outcome.INVALID,
+                        reason=Reason.DAMAGED,
                     )
                     self.submit(invalid, _ignore)
                 done(whole)
@@ -307,17 +355,17 @@ class Broker:
     # ── work on many, and the log ───────────────────────────────────────────────────────────
 
     async def start_job(
-        self, kind: JobKind, filter: Filter, *, dry_run: bool = False
+        self,
+        kind: JobKind,
+        filter: Filter,
+        *,
+        dry_run: bool = False,
+        consumer: str | None = None,
+        rate: float | None = None,
     ) -> tuple[Job | None, int]:
-        """(the accepted job, how many deliveries match now)."""
+        """(the accepted job, how many deliveries match now). `consumer`: the only one to have them again."""
         wanted = filter.states if filter.states is not None else JOB_DEFAULTS[kind]
-        chosen = Filter(
-            id=filter.id,
-            queue=filter.queue,
-            states=frozenset(wanted & JOB_STATES[kind]),
-            since_at=filter.since_at,
-            until_at=filter.until_at,
-        )
+        chosen = msgspec.structs.replace(filter, states=frozenset(wanted & JOB_STATES[kind]))
         matched, after = 0, 0
         while True:
             found, following = self.store.find(chosen, after, 1_000)
@@ -328,7 +376,8 @@ class Broker:
             await asyncio.sleep(0)
         if dry_run:
             return None, matched
-        return await self.ask(StartJob(kind=kind, filter=chosen, matched=matched)), matched
+        start = StartJob(kind=kind, filter=chosen, matched=matched, consumer=consumer, rate=rate)
+        return await self.ask(start), matched
 
     async def read(self, lo: int, hi: int) -> AsyncGenerator[list[Event], None]:
         """The events lo … hi, in chunks, letting others run in between."""
@@ -359,8 +408,13 @@ class Broker:
 
     def _applied(self, applied: Applied) -> None:
         self._publish_refusal()
-        for queue, ready in applied.ready.items():
-            self._wake(queue, ready)
+        if self._parked:
+            for queue, ready in applied.ready.items():
+                self._wake((Kind.QUEUE, queue), ready)
+            for channel, ready in applied.ready_channels.items():
+                self._wake((Kind.CHANNEL, channel), ready)
+        if applied.logged is not None:
+            self._router.wake(applied.logged)
         for changed in self._followers:
             changed.set()
         if applied.due_at != self._timer_at:
@@ -419,6 +473,7 @@ class Broker:
         self._stopping = self._refusing = True
         self._reaper.cancel()
         self._set_timer(None)
+        self._router.stop()
         for parked in list(self._parked.values()):
             for waiter in list(parked.values()):
                 self.give_up(waiter)

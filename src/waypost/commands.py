@@ -10,11 +10,15 @@ from enum import StrEnum
 
 import msgspec
 
+from .consumers import Consumer
 from .delivery import DEAD, ENDED, WAITING, Outcome, State
+from .destinations import Kind
 from .filters import Filter
 from .message import Envelope
 from .names import ANONYMOUS
-from .policy import Policy
+from .objects import ObjectPolicy
+from .policy import DEFAULT, Policy
+from .routing import Route
 
 
 class Staged(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +49,12 @@ class Publish(msgspec.Struct, kw_only=True, gc=False):
     ttl_us: int | None = None
     #: 0 first, 9 last
     priority: int = 5
+    #: delivered even if it repeats the last one of its object and key
+    force: bool = False
+    #: hash of its content (canonical.py); the broker fills it in for large bodies, the store for the others
+    content: bytes = b""
+    #: stops at L: a routing function decides later; the broker fills it in
+    hold: bool = False
 
     @property
     def size(self) -> int:
@@ -66,12 +76,14 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 class Fetch(msgspec.Struct, kw_only=True, gc=False):
     """-> list[Fetched], empty when there is nothing to have"""
 
+    #: of the queue or channel
     queue: str
+    kind: Kind = Kind.QUEUE
     consumer: str = ANONYMOUS
     n: int = 1
     #: None: the queue's
     lease_us: int | None = None
-    #: only messages with a topic that matches
+    #: only messages with a topic that matches; several patterns are separated by commas
     topic: str | None = None
 
 
@@ -89,6 +101,7 @@ class Confirm(msgspec.Struct, kw_only=True, gc=False):
     """-> list[Settled], one for each receipt"""
 
     queue: str
+    kind: Kind = Kind.QUEUE
     receipts: list[str]
     outcome: Outcome = Outcome.SUCCESS
     reason: str | None = None
@@ -107,6 +120,7 @@ class Extend(msgspec.Struct, kw_only=True, gc=False):
     """-> list[Extended], one for each receipt"""
 
     queue: str
+    kind: Kind = Kind.QUEUE
     receipts: list[str]
     lease_us: int | None = None
 
@@ -128,6 +142,7 @@ class Remove(msgspec.Struct, gc=False):
 
     queue: str
     id: str
+    kind: Kind = Kind.QUEUE
 
 
 class DeclareQueue(msgspec.Struct, gc=False):
@@ -139,6 +154,8 @@ class DeclareQueue(msgspec.Struct, gc=False):
 
 class Declared(msgspec.Struct, frozen=True, gc=False):
     created: bool
+    #: the job that brings older messages into a channel
+    job: str | None = None
 
 
 class DeleteQueue(msgspec.Struct, gc=False):
@@ -147,23 +164,102 @@ class DeleteQueue(msgspec.Struct, gc=False):
     name: str
 
 
+class DeclareChannel(msgspec.Struct, kw_only=True, gc=False):
+    """Make a channel, or change its topics and policy. -> Declared
+
+    It gets every message logged from here on, or from `start` (an offset) or `start_at` (an instant) on: those
+    that are there already are brought in by a job. Of one that exists, they bring in what it has not had.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    start: int | None = None
+    start_at: int | None = None
+    policy: Policy = DEFAULT
+
+
+class DeleteChannel(msgspec.Struct, gc=False):
+    """As DeleteQueue. -> Job"""
+
+    name: str
+
+
+class DeclareObject(msgspec.Struct, gc=False):
+    """-> Declared"""
+
+    name: str
+    policy: ObjectPolicy
+
+
+class DeleteObject(msgspec.Struct, gc=False):
+    """Back to the default. -> bool: there was one"""
+
+    name: str
+
+
+class DeclareConsumer(msgspec.Struct, gc=False):
+    """Register a consumer of a queue or channel that exists. -> Declared"""
+
+    name: str
+    consumer: Consumer
+
+
+class DeleteConsumer(msgspec.Struct, gc=False):
+    """Slots that are named for it stay. -> bool: there was one"""
+
+    name: str
+
+
+class SetSpectator(msgspec.Struct, gc=False):
+    """A reader of the log says how far it has read. -> Declared"""
+
+    name: str
+    #: the last one it has read, 0: none
+    offset: int
+
+
+class DeleteSpectator(msgspec.Struct, gc=False):
+    """-> bool: there was one"""
+
+    name: str
+
+
+class Decide(msgspec.Struct, kw_only=True, gc=False):
+    """Where a message goes that stopped at L; one that is further on stays as it is. -> Published
+
+    Without `route` it goes where its topics and the policies send it; with a `failure` it is dead-lettered.
+    """
+
+    id: str
+    route: Route | None = None
+    #: why there is no route, such as a traceback
+    failure: str | None = None
+    #: hash of its content, where whoever decides has computed it
+    content: bytes = b""
+
+
 class JobKind(StrEnum):
     REDRIVE = "redrive"
+    #: as redrive, for what was confirmed too
+    REPLAY = "replay"
     CANCEL = "cancel"
     PURGE = "purge"
-    #: what a deleted queue leaves behind
+    #: what a deleted queue or channel leaves behind
     DELETE = "delete"
+    #: what a new channel gets of older messages
+    BACKFILL = "backfill"
 
 
 #: the deliveries a job may touch
 JOB_STATES = {
     JobKind.REDRIVE: ENDED,
+    JobKind.REPLAY: ENDED,
     JobKind.CANCEL: WAITING,
     JobKind.PURGE: WAITING,
     JobKind.DELETE: WAITING | {State.F},
 }
 #: those it takes when the filter names no state
-JOB_DEFAULTS = {JobKind.REDRIVE: DEAD, JobKind.CANCEL: WAITING, JobKind.PURGE: WAITING}
+JOB_DEFAULTS = {JobKind.REDRIVE: DEAD, JobKind.REPLAY: ENDED, JobKind.CANCEL: WAITING, JobKind.PURGE: WAITING}
 
 
 class StartJob(msgspec.Struct, kw_only=True, gc=False):
@@ -172,6 +268,10 @@ class StartJob(msgspec.Struct, kw_only=True, gc=False):
     kind: JobKind
     filter: Filter
     matched: int
+    #: redrive and replay: only this one may have them afterwards
+    consumer: str | None = None
+    #: deliveries a second; None: as fast as it goes
+    rate: float | None = None
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -181,10 +281,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     done: int
     started_at: int
     ended_at: int | None = None
+    consumer: str | None = None
+    rate: float | None = None
 
 
 class Work(msgspec.Struct, gc=False):
-    """One slice of the oldest open job. -> bool: more is left"""
+    """One slice of the oldest open job that may go on now. -> bool: more may be done now"""
 
     limit: int = 1_000
 
@@ -211,6 +313,15 @@ Command = (
     | Remove
     | DeclareQueue
     | DeleteQueue
+    | DeclareChannel
+    | DeleteChannel
+    | DeclareObject
+    | DeleteObject
+    | DeclareConsumer
+    | DeleteConsumer
+    | SetSpectator
+    | DeleteSpectator
+    | Decide
     | StartJob
     | Work
     | Tick

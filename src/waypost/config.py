@@ -21,6 +21,8 @@ FILE = "waypost.toml"
 FILE_VARIABLE = "WAYPOST_CONFIG"
 #: set to anything, an error that nobody foresaw shows where it happened
 TRACEBACK_VARIABLE = "WAYPOST_TRACEBACK"
+#: messages go where they name
+NO_ROUTER = "none"
 
 
 class SettingInvalid(WaypostError):
@@ -72,6 +74,35 @@ def _names(given: Any) -> tuple[str, ...]:
     return tuple(name.strip() for name in names)
 
 
+def _networks(given: Any) -> tuple[str, ...]:
+    from ipaddress import ip_network  # only where one is named
+
+    wanted = "networks such as 10.1.0.0/16, several separated by commas"
+    try:
+        return tuple(str(ip_network(network)) for network in _names(given))
+    except ValueError:
+        raise ValueError(wanted) from None
+
+
+def _router(given: Any) -> str:
+    text = _text(given)
+    module, colon, function = text.partition(":")
+    named = [*module.split("."), *function.split(".")]
+    if text != NO_ROUTER and not (colon and all(part.isidentifier() for part in named)):
+        raise ValueError(f"module:function, or {NO_ROUTER}")
+    return text
+
+
+def _seconds(given: Any) -> float:
+    try:
+        seconds = float(given) if isinstance(given, int | float | str) else 0.0
+    except ValueError:
+        seconds = 0.0
+    if isinstance(given, bool) or not 0.01 <= seconds <= 3_600:
+        raise ValueError("a number of seconds, from 0.01 to 3600")
+    return seconds
+
+
 def _switch(given: Any) -> bool:
     known = {
         "1": True,
@@ -105,6 +136,9 @@ SETTINGS = {
         Setting(
             "infer-types", True, _switch, "whether a message without object takes its first topic's root"
         ),
+        Setting("router", NO_ROUTER, _router, "function that decides where messages go, as module:function"),
+        Setting("router-timeout", 5.0, _seconds, "seconds that it may take for a message"),
+        Setting("push-allow", (), _networks, "networks that webhooks may call although they are not public"),
         Setting("log", "text", _log, "how log lines look: text or json"),
         Setting("access-log", False, _switch, "a log line for every request"),
         Setting("url", "http://127.0.0.1:8080", _text, "the broker that the other commands speak to"),

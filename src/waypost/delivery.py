@@ -74,7 +74,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     Q: frozenset({F, O, T, C, E}),
     R: frozenset({F, O, T, C, E, S, I, N, R}),
     F: frozenset({S, I, K, N, R, E, Q, C}),
-    N: frozenset({Q, E}),
+    N: frozenset({Q, E}),  # back to Q by a redrive, too, in a channel
     S: frozenset({Q}),
     K: frozenset({Q}),
     E: frozenset({Q, L}),
@@ -106,6 +106,10 @@ class Reason(StrEnum):
     EXPIRED = "ttl-over"
     PURGED = "purged"
     QUEUE_DELETED = "queue-deleted"
+    CHANNEL_DELETED = "channel-deleted"
+    OBSOLETE = "newer-message"
+    BACKFILLED = "backfill"
+    REPLAYED = "replayed"
     CANCELLED = "cancelled"
     REMOVED = "removed"
     REDRIVEN = "redriven"
@@ -168,6 +172,10 @@ def settle(
 def lease_over(*, tries: int, policy: Policy) -> Step:
     """Nobody confirmed in time."""
     return Step((E if tries > policy.retries else R,), Reason.LEASE_OVER, None, tries)
+
+
+#: a message in one of these has not been delivered as it should: the next one of its thing is no repetition of it
+UNDELIVERED = frozenset({E, C, T})
 
 
 def message_state(slots: Iterable[State]) -> State:

@@ -5,6 +5,10 @@
     │   ├── RequestInvalid         400  something in it is malformed
     │   ├── ConsumerRequired       400  the policy counts consumers and none was named
     │   ├── QueueNotFound          404
+    │   ├── ChannelNotFound        404
+    │   ├── ObjectNotFound         404
+    │   ├── ConsumerNotFound       404
+    │   ├── SpectatorNotFound      404
     │   ├── MessageNotFound        404
     │   ├── JobNotFound            404
     │   ├── IdTaken                409  the producer's own id names another message
@@ -17,6 +21,7 @@
     │   ├── NotOffered             501  this store, or this version, does not have it
     │   ├── Busy                   503  the commit queue is full, or the broker is stopping
     │   └── DiskLow                507  below the free-space mark
+    ├── RouterUnusable           a routing function that cannot be loaded: refuse to start
     ├── StoreUnusable            a store that must not be served (locked, newer, damaged …): refuse to start
     └── StoreBroken              a commit failed: what it acknowledges from now on could be lost; stop answering
 
@@ -27,9 +32,15 @@ hint that the wire shows; `http` adds nothing but the shape.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 
 class WaypostError(Exception):
     """Anything Waypost itself reports."""
+
+
+class RouterUnusable(WaypostError):
+    """The routing function cannot be loaded; its text says why."""
 
 
 class StoreUnusable(WaypostError):
@@ -79,6 +90,42 @@ class QueueNotFound(Refused):
         super().__init__(f"no queue {name!r}", f"PUT /v1/queues/{name} makes one; GET /v1/queues lists them")
 
 
+class ChannelNotFound(Refused):
+    status, code, title = 404, "CHANNEL_NOT_FOUND", "Channel not found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"no channel {name!r}", f"PUT /v1/channels/{name} makes one; GET /v1/channels lists them"
+        )
+
+
+class ObjectNotFound(Refused):
+    status, code, title = 404, "OBJECT_NOT_FOUND", "Object not found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"nothing is agreed of object {name!r}",
+            f"PUT /v1/objects/{name} does; GET /v1/objects lists them",
+        )
+
+
+class ConsumerNotFound(Refused):
+    status, code, title = 404, "CONSUMER_NOT_FOUND", "Consumer not found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"no consumer {name!r} is registered",
+            f"PUT /v1/consumers/{name} registers one; GET /v1/consumers lists them",
+        )
+
+
+class SpectatorNotFound(Refused):
+    status, code, title = 404, "SPECTATOR_NOT_FOUND", "Spectator not found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no spectator {name!r}", f"PUT /v1/spectators/{name} with an offset makes one")
+
+
 class MessageNotFound(Refused):
     status, code, title = 404, "MESSAGE_NOT_FOUND", "Message not found"
 
@@ -122,8 +169,14 @@ class Failed(Refused):
 class LogTrimmed(Refused):
     status, code, title = 410, "LOG_TRIMMED", "Log trimmed"
 
-    def __init__(self, oldest: int) -> None:
-        super().__init__(f"the log starts at offset {oldest}", f"GET /log?from={oldest}")
+    def __init__(self, oldest: int, oldest_at: int | None = None) -> None:
+        """`oldest_at`: the oldest moment, where one was asked for."""
+        self.oldest, self.oldest_at = oldest, oldest_at
+        if oldest_at is None:
+            super().__init__(f"the log starts at offset {oldest}", f"GET /log?from={oldest}")
+        else:
+            moment = _instant_text(oldest_at)
+            super().__init__(f"what was before {moment} is not kept", f"the oldest moment is at={moment}")
 
 
 class IdempotencyConflict(Refused):
@@ -152,3 +205,9 @@ class DiskLow(Refused):
     status, code, title = 507, "DISK_LOW", "Disk almost full"
     hint = "free some space on the store's disk; fetch and confirm still work"
     retry_after = 10
+
+
+def _instant_text(at: int) -> str:
+    """As `instants` has it; that module needs this one."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+    return moment.isoformat(timespec="microseconds")[:26] + "Z"

@@ -18,11 +18,15 @@ from typing import Any, Protocol
 import msgspec
 
 from .commands import Command, Job, Staged
+from .consumers import Consumer
 from .delivery import State
+from .destinations import Kind
 from .filters import Filter
 from .instants import Clock
 from .message import Envelope
+from .objects import ObjectPolicy
 from .policy import Policy
+from .topics import any_topic_matches
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +40,10 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     due_at: int | None
     #: whether a job waits for a Work
     working: bool = False
+    #: channel -> how many deliveries became fetchable
+    ready_channels: Mapping[str, int] = {}
+    #: the lowest sequence of messages that wait for a Decide since this group; None: none came
+    logged: int | None = None
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -45,8 +53,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at: int
     message_id: str
     sequence: int
-    #: None for L, U and X, which are the message's own
+    #: both None for L, U and X, which are the message's own
     queue: str | None = None
+    channel: str | None = None
     slot: int | None = None
     from_state: State | None = None
     to_state: State
@@ -74,12 +83,68 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     ready: int
 
 
+class ChannelInfo(QueueInfo, frozen=True, kw_only=True):
+    #: patterns
+    topics: tuple[str, ...]
+
+    def wants(self, topics: tuple[str, ...]) -> bool:
+        """Whether it gets messages of these topics."""
+        return any(any_topic_matches(pattern, topics) for pattern in self.topics)
+
+
+class ObjectInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    policy: ObjectPolicy
+    #: how many messages were unchanged, by producer
+    unchanged: dict[str, int]
+    #: how many wait in L for a decision
+    logged: int
+
+
+class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    consumer: Consumer
+    created_at: int
+
+
+class SpectatorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    #: the last one it has read
+    offset: int
+    #: how many events it has not read
+    lag: int
+    #: when it said so
+    at: int
+
+
+class Depths(msgspec.Struct, frozen=True, kw_only=True):
+    """How many deliveries were in each state at a moment."""
+
+    at: int
+    #: the last event counted
+    offset: int
+    states: dict[State, int]
+
+
+class Undecided(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in L."""
+
+    id: str
+    sequence: int
+    envelope: Envelope
+    created_at: int
+    size: int
+    body: bytes | Staged
+
+
 class DeliveryInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A delivery as search and the message's page show it."""
 
     sequence: int
     message_id: str
-    queue: str
+    #: one of the two
+    queue: str | None
+    channel: str | None = None
     slot: int
     state: State
     attempt: int
@@ -90,6 +155,8 @@ class DeliveryInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     changed_at: int
     #: when it may be fetched, or when its lease ends
     due_at: int | None
+    #: the only one who may fetch it; None: anyone
+    named: str | None = None
 
 
 class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +170,8 @@ class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     created_at: int
     expires_at: int | None
+    #: from its queue slots; L before it is routed, U when it repeats `same_as`
+    state: State
     same_as: str | None
     deliveries: list[DeliveryInfo]
     #: its events, as far back as the log goes
@@ -146,13 +215,42 @@ class Store(Protocol):
         """Why publishes are refused at this moment (a disk almost full), or None. Cheap: called for every publish."""
         ...
 
-    def ready(self, queue: str) -> int | None:
-        """How many deliveries a fetch would find now; None: no such queue. Cheap: called before every fetch."""
+    def ready(self, queue: str, kind: Kind = Kind.QUEUE) -> int | None:
+        """How many deliveries a fetch would find now; None: no such queue or channel. Cheap: called before every fetch."""
         ...
 
     def queue(self, name: str) -> QueueInfo | None: ...
 
     def queues(self) -> list[QueueInfo]: ...
+
+    def channel(self, name: str) -> ChannelInfo | None: ...
+
+    def channels(self) -> list[ChannelInfo]: ...
+
+    def object(self, name: str) -> ObjectInfo | None: ...
+
+    def objects(self) -> list[ObjectInfo]:
+        """Those with a policy."""
+        ...
+
+    def consumer(self, name: str) -> ConsumerInfo | None: ...
+
+    def consumers(self) -> list[ConsumerInfo]:
+        """By name."""
+        ...
+
+    def spectator(self, name: str) -> SpectatorInfo | None: ...
+
+    def spectators(self) -> list[SpectatorInfo]: ...
+
+    def depths(self, kind: Kind, name: str, at: int) -> Depths | None:
+        """As of a moment; None: there was no such queue or channel. Raises LogTrimmed, with the oldest moment, when that is
+        longer ago than what is kept."""
+        ...
+
+    def undecided(self, after: int, limit: int) -> list[Undecided]:
+        """Messages in L, by sequence, from beyond `after` on."""
+        ...
 
     def bounds(self) -> tuple[int, int]:
         """(oldest, head): the log's first and last readable offsets; (1, 0) when it is empty."""

@@ -14,20 +14,33 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from .commands import Extended, Fetched, Job, Publish, Published, Settled
-from .delivery import DEAD, LETTERS, OPEN, STATES, E, F, I, L, N, Q, R, S, State, U, X, message_state
+from .consumers import consumer_json
+from .delivery import DEAD, LETTERS, OPEN, STATES, E, F, I, L, N, Q, R, S, State, X
+from .destinations import Kind
 from .errors import RequestInvalid
 from .instants import instant_text, parse_instant, parse_span
 from .message import Envelope
 from .names import check_name, check_own_id, check_topic
+from .objects import object_json
 from .policy import policy_json
-from .store import DeliveryInfo, Event, MessageInfo, QueueInfo
+from .store import (
+    ChannelInfo,
+    ConsumerInfo,
+    DeliveryInfo,
+    Depths,
+    Event,
+    MessageInfo,
+    ObjectInfo,
+    QueueInfo,
+    SpectatorInfo,
+)
 
 MOST_TOPICS = 100
 LONGEST_KEY_BYTES = 1_000
@@ -41,6 +54,8 @@ MOST_MESSAGES = 10_000
 
 #: the states a delivery can rest in, in the order of its life
 RESTING = ("Q", "R", "F", "S", "K", "E", "I", "O", "T", "C")
+#: in a channel N is an end as well
+RESTING_IN_CHANNELS = (*RESTING, "N")
 
 _META_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 _BARE_TIME = re.compile(r"\s*\d?\d:\d\d(:\d\d)?\s*")
@@ -242,6 +257,8 @@ def _command(line: _Line) -> Publish:
         command.priority = check_priority(line.priority)
     if line.id is not None:
         command.id = check_own_id(line.id)
+    if line.force:
+        command.force = True
     if line.idempotency_key is not None:
         command.idempotency_key = check_idempotency_key(line.idempotency_key)
     return command
@@ -371,7 +388,7 @@ def event_json(event: Event) -> dict[str, Any]:
         "messageId": event.message_id,
         "sequence": event.sequence,
         "queue": event.queue,
-        "channel": None,
+        "channel": event.channel,
         "slot": event.slot,
         "fromState": None if event.from_state is None else LETTERS[event.from_state],
         "toState": LETTERS[event.to_state],
@@ -401,10 +418,12 @@ def delivery_json(delivery: DeliveryInfo) -> dict[str, Any]:
         "messageId": delivery.message_id,
         "sequence": delivery.sequence,
         "queue": delivery.queue,
+        "channel": delivery.channel,
         "slot": delivery.slot,
         "state": LETTERS[delivery.state],
         "attempt": delivery.attempt,
         "consumer": delivery.consumer,
+        "named": delivery.named,
         "reason": delivery.reason,
         "created": _instant(delivery.created_at),
         "changed": _instant(delivery.changed_at),
@@ -419,11 +438,56 @@ def queue_json(queue: QueueInfo) -> dict[str, Any]:
         **policy_json(queue.policy),
         "created": _instant(queue.created_at),
         "figures": {
-            "states": {letter: queue.states.get(STATES[letter], 0) for letter in RESTING},
+            "depth": depth_of(queue.states),
+            "states": _by_letter(queue.states, RESTING),
             "ready": queue.ready,
             "bytes": queue.bytes,
         },
     }
+
+
+def channel_json(channel: ChannelInfo) -> dict[str, Any]:
+    form = queue_json(channel)
+    form["figures"]["states"] = _by_letter(channel.states, RESTING_IN_CHANNELS)
+    return {"name": channel.name, "topics": channel.topics, **form}
+
+
+def depths_json(kind: Kind, name: str, depths: Depths) -> dict[str, Any]:
+    """Of a queue or channel, as it was."""
+    letters = RESTING if kind is Kind.QUEUE else RESTING_IN_CHANNELS
+    return {
+        "name": name,
+        "at": _instant(depths.at),
+        "offset": depths.offset,
+        "figures": {"depth": depth_of(depths.states), "states": _by_letter(depths.states, letters)},
+    }
+
+
+def depth_of(states: Mapping[State, int]) -> int:
+    """How many deliveries have not ended."""
+    return sum(states.get(state, 0) for state in OPEN)
+
+
+def _by_letter(states: Mapping[State, int], letters: Iterable[str]) -> dict[str, int]:
+    return {letter: states.get(STATES[letter], 0) for letter in letters}
+
+
+def object_info_json(info: ObjectInfo) -> dict[str, Any]:
+    """As PUT takes it, with the name and the figures."""
+    return {
+        "name": info.name,
+        **object_json(info.policy),
+        "figures": {"unchanged": info.unchanged, "waiting": info.logged},
+    }
+
+
+def consumer_info_json(info: ConsumerInfo) -> dict[str, Any]:
+    """As PUT takes it, but the secrets, of which only the number is told."""
+    return {"name": info.name, **consumer_json(info.consumer), "created": _instant(info.created_at)}
+
+
+def spectator_json(info: SpectatorInfo) -> dict[str, Any]:
+    return {"name": info.name, "offset": info.offset, "lag": info.lag, "at": _instant(info.at)}
 
 
 def job_json(job: Job) -> dict[str, Any]:
@@ -432,6 +496,8 @@ def job_json(job: Job) -> dict[str, Any]:
         "kind": job.kind.value,
         "matched": job.matched,
         "done": job.done,
+        "consumer": job.consumer,
+        "rate": job.rate,
         "started": _instant(job.started_at),
         "ended": _maybe(job.ended_at),
     }
@@ -444,8 +510,9 @@ _CONFIRMS = frozenset({S, I, N})
 def message_document(info: MessageInfo) -> dict[str, Any]:
     """The seed's whole document of a message, and its journey. (Seed 001, *Index Mapping*; RULINGS 2.)"""
     envelope, journey = info.envelope, info.journey
-    state = _state(info)
-    states = [delivery.state for delivery in info.deliveries]
+    state = info.state
+    in_queues = [delivery for delivery in info.deliveries if delivery.queue is not None]
+    open_anywhere = any(delivery.state in OPEN for delivery in info.deliveries)
     handlings = _handlings(journey)
     confirmed = [handling for handling in handlings if handling.confirmed_at is not None]
     return {
@@ -464,8 +531,8 @@ def message_document(info: MessageInfo) -> dict[str, Any]:
         "size": info.size,
         "state": LETTERS[state],
         "sameAs": info.same_as,
-        "queued": any(held in OPEN for held in states),
-        "archived": not any(held in OPEN for held in states) and state is not L,
+        "queued": any(delivery.state in OPEN for delivery in in_queues),
+        "archived": not open_anywhere and state is not L,
         "delivered": bool(confirmed),
         "confirmed": bool(confirmed),
         "success": state is X,
@@ -481,24 +548,16 @@ def message_document(info: MessageInfo) -> dict[str, Any]:
         "wait": _seconds([event.duration_ms or 0 for event in journey if event.from_state is Q]),
         "processing": _seconds([one.json()["durationMS"] for one in confirmed]),
         "topicCount": len(envelope.topics),
-        "confirmedCount": sum(held is S for held in states),
+        "confirmedCount": sum(delivery.state is S for delivery in in_queues),
         "consumed": [handling.json() for handling in handlings],
         "missing": [
-            {"queue": delivery.queue, "slot": delivery.slot, "consumer": None}
-            for delivery in info.deliveries
+            {"queue": delivery.queue, "slot": delivery.slot, "consumer": delivery.named}
+            for delivery in in_queues
             if delivery.state in OPEN
         ],
         "deliveries": [delivery_json(delivery) for delivery in info.deliveries],
         "journey": [event_json(event) for event in journey],
     }
-
-
-def _state(info: MessageInfo) -> State:
-    if info.deliveries:
-        return message_state(delivery.state for delivery in info.deliveries)
-    if info.same_as is not None:
-        return U
-    return next((event.to_state for event in reversed(info.journey) if event.queue is None), X)
 
 
 def _last_change(info: MessageInfo) -> int:
@@ -534,9 +593,9 @@ class _Handling(msgspec.Struct):
 
 def _handlings(journey: list[Event]) -> list[_Handling]:
     handlings: list[_Handling] = []
-    last: dict[tuple[str | None, int | None], _Handling] = {}
+    last: dict[tuple[str | None, str | None, int | None], _Handling] = {}
     for event in journey:
-        place = (event.queue, event.slot)
+        place = (event.queue, event.channel, event.slot)
         if event.to_state is F:
             last[place] = _Handling(event.consumer, event.at)
             handlings.append(last[place])

@@ -36,7 +36,30 @@ DOCUMENTS = sorted(
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("src/**/*.md")]
 )
 #: whose shell blocks are run
-RUNNING = ["README.md", "docs/guide.md", "docs/http.md", "docs/cli.md"]
+RUNNING = [
+    "README.md",
+    "docs/channels.md",
+    "docs/cli.md",
+    "docs/completion.md",
+    "docs/guide.md",
+    "docs/http.md",
+    "docs/log.md",
+    "docs/router.md",
+    "docs/search.md",
+    "docs/topics.md",
+    "docs/unchanged.md",
+]
+#: whose Python blocks are programs
+PROGRAMS = [
+    "README.md",
+    "docs/channels.md",
+    "docs/client.md",
+    "docs/log.md",
+    "docs/search.md",
+    "docs/unchanged.md",
+]
+#: whose Python block is the broker's routing function
+ROUTING = "docs/router.md"
 #: written by others of the same release; linked to before they are there
 EXPECTED = {"docs/guarantees.md", "docs/benchmarks.md"}
 
@@ -236,10 +259,14 @@ def test_the_first_screen_has_the_sentence_the_commands_three_requests_and_the_p
 
 
 @pytest.fixture
-def port(tmp_path: Path) -> Iterator[int]:
-    """Of a broker as a person starts it, on the embedded store."""
+def port(tmp_path: Path, document: str) -> Iterator[int]:
+    """Of a broker as a person who reads the document starts it, on the embedded store."""
     store = tmp_path / "store" / "waypost.db"
     command = [sys.executable, "-m", "waypost", "serve", "--port", "0", "--store", f"sqlite:///{store}"]
+    if document == ROUTING:
+        (function,) = blocks(document, "python")
+        (tmp_path / "routing.py").write_text(function)
+        command += ["--router", "routing:route"]
     broker = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
     assert broker.stderr is not None
     try:
@@ -262,6 +289,7 @@ def addressed(block: str, port: int) -> str:
     return block.replace("localhost:8080", f"127.0.0.1:{port}").replace("127.0.0.1:8080", f"127.0.0.1:{port}")
 
 
+@pytest.mark.timeout(300)  # a page of the command line starts Python fifty times
 @pytest.mark.parametrize("document", RUNNING)
 def test_every_shell_block_runs(document: str, port: int, tmp_path: Path) -> None:
     for program in ("bash", "curl"):
@@ -289,7 +317,7 @@ def test_every_shell_block_runs(document: str, port: int, tmp_path: Path) -> Non
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/client.md"])
+@pytest.mark.parametrize("document", PROGRAMS)
 def test_every_python_block_runs(document: str, port: int, tmp_path: Path) -> None:
     found = blocks(document, "python")
     assert found

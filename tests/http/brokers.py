@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
-from tests.http.harness import PATIENCE, Answer, Wire
+from tests.http.harness import PATIENCE, Answer, Wire, wait_until
+from waypost.destinations import Kind
 from waypost.http import run
 from waypost.http.service import Serving
 from waypost.store import Store
@@ -104,3 +105,15 @@ def request(method: str, target: str, body: bytes | str = b"", **headers: str) -
     if payload or method in ("POST", "PUT"):
         lines.append(f"Content-Length: {len(payload)}")
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + payload
+
+
+def parked(broker: BrokerInThread, name: str, count: int, kind: Kind = Kind.QUEUE) -> None:
+    """Wait until so many fetches wait for the queue or channel."""
+
+    def waiting() -> int:
+        fetches = [
+            waiter.command for those in broker.serving.broker._parked.values() for waiter in those.values()
+        ]
+        return sum((fetch.kind, fetch.queue) == (kind, name) for fetch in fetches)
+
+    wait_until(lambda: broker.call(waiting) == count, f"{count} waiting")

@@ -48,6 +48,25 @@ def is_a_problem(answer: Answer) -> bool:
         ("GET", "/v1/openapi.json?x=1", 400),
         ("GET", "/v1/queues?x=1", 400),
         ("GET", "/v1/queues/UPPER", 400),
+        ("GET", "/v1/channels?x=1", 400),
+        ("GET", "/v1/objects?x=1", 400),
+        ("GET", "/v1/consumers?x=1", 400),
+        ("GET", "/v1/spectators?x=1", 400),
+        ("GET", "/v1/channels/UPPER", 400),
+        ("GET", "/v1/objects/UPPER", 400),
+        ("GET", "/v1/consumers/UPPER", 400),
+        ("GET", "/v1/spectators/UPPER", 400),
+        ("GET", "/v1/channels/x?when=now", 400),
+        ("POST", "/v1/channels/x", 405),
+        ("POST", "/v1/objects/x", 405),
+        ("POST", "/v1/consumers/x", 405),
+        ("POST", "/v1/spectators/x", 405),
+        ("PUT", "/v1/redrive", 405),
+        ("GET", "/v1/replay", 405),
+        ("HEAD", "/channel/fruit", 405),
+        ("POST", "/channel/fruit", 405),
+        ("GET", "/channel", 404),
+        ("GET", "/channel/", 404),
         ("GET", "/v1/messages?limit=0", 400),
         ("GET", "/v1/messages?limit=1001", 400),
         ("GET", "/v1/messages?after=x", 400),
@@ -179,13 +198,26 @@ _paths = st.sampled_from(
         "/v1/queues",
         "/v1/queues/{}",
         "/v1/queues/{}/purge",
+        "/channel/{}",
+        "/channel/{}/confirm",
+        "/channel/{}/extend",
+        "/v1/channels",
+        "/v1/channels/{}",
+        "/v1/channels/{}/purge",
+        "/v1/objects/{}",
+        "/v1/consumers/{}",
+        "/v1/spectators/{}",
         "/v1/redrive",
+        "/v1/replay",
         "/v1/cancel",
         "/v1/jobs/{}",
     ]
 )
 _names = st.sampled_from(
-    ["n", "lease", "topic", "topics", "key", "delay", "ttl", "priority", "from", "ts", "queue", "payload"]
+    [
+        *("n", "lease", "topic", "topics", "key", "delay", "ttl", "priority", "from", "ts", "queue"),
+        *("payload", "channel", "spectator", "at", "filter", "after", "limit", "force", "consumer"),
+    ]
 )
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -193,7 +225,11 @@ _json = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["receipts", "receipt", "outcome", "lease", "filter", "body", "topics", "retries", "x"]
+                [
+                    *("receipts", "receipt", "outcome", "lease", "filter", "body", "topics", "retries", "x"),
+                    *("from", "unchanged", "ignore", "window", "route", "queue", "channel", "url", "secret"),
+                    *("offset", "rate", "consumer", "dryRun", "timeout", "complete"),
+                ]
             ),
             inner,
             max_size=4,
@@ -208,7 +244,7 @@ def test_whatever_comes_is_answered_below_500() -> None:
     with BrokerInThread(MemoryStore) as broker:
 
         @settings(
-            max_examples=300,
+            max_examples=500,
             deadline=None,
             derandomize=True,
             database=None,

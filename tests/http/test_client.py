@@ -409,11 +409,13 @@ class Counting(Client):
         self.extends = 0
         self.sixth_extend = asyncio.Event()
 
-    async def confirm(self, queue: str, receipts: Any, *args: Any, **more: Any) -> list[Settled]:
+    async def confirm(
+        self, queue: str | None = None, receipts: Any = (), *args: Any, **more: Any
+    ) -> list[Settled]:
         self.confirms.append(len(receipts))
         return await super().confirm(queue, receipts, *args, **more)
 
-    async def extend(self, queue: str, receipts: Any, **more: Any) -> list[Extended]:
+    async def extend(self, queue: str | None = None, receipts: Any = (), **more: Any) -> list[Extended]:
         extended = await super().extend(queue, receipts, **more)
         self.extends += 1
         if self.extends == 6:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.http.brokers import BrokerInThread, request
+from tests.http.brokers import BrokerInThread, parked, request
 from tests.http.harness import wait_until
 
 
@@ -334,9 +334,3 @@ def test_a_stopping_broker_answers_those_who_wait(broker: BrokerInThread) -> Non
         parked(broker, "fruit", 1)
         broker.call(lambda: broker.loop.create_task(broker.server.drain(5)))
         assert wire.answer().status == 204
-
-
-def parked(broker: BrokerInThread, queue: str, count: int) -> None:
-    """Wait until so many fetches wait for the queue."""
-    waiting = broker.serving.broker._parked
-    wait_until(lambda: len(waiting.get(queue, {})) == count, f"{count} waiting")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from tests.http.brokers import BrokerInThread, request
+from waypost.commands import Reap
 from waypost.http import eventlog
+from waypost.instants import SECOND
+from waypost.stores.memory import MemoryStore
+from waypost.testing import MovableClock
 
 
 def filled(broker: BrokerInThread) -> str:
@@ -61,6 +67,118 @@ def test_a_queues_events_and_a_topics_events_are_theirs_alone(broker: BrokerInTh
     assert [event["offset"] for event in broker.events("/log/customer.changed")] == [1]
     assert [event["offset"] for event in broker.events("/log/*")] == [1, 6]
     assert broker.events("/log/fruit.sour") == []
+
+
+def test_a_channels_events_are_its_alone(broker: BrokerInThread) -> None:
+    broker.ask("PUT", "/v1/channels/fruit", '{"topics":["fruit.*"]}')
+    broker.publish("/in/fruit.apple")
+    receipt = broker.ask("GET", "/channel/fruit").headers["waypost-receipt"]
+    broker.ask("POST", "/channel/fruit/confirm", json.dumps({"receipt": receipt}))
+    events = broker.events("/log?channel=fruit")
+    assert [(event["channel"], event["queue"], event["toState"]) for event in events] == [
+        ("fruit", None, "Q"),
+        ("fruit", None, "F"),
+        ("fruit", None, "S"),
+    ]
+    assert [event["toState"] for event in broker.events("/log?queue=fruit")] == ["Q"]
+    assert broker.events("/log?topic=fruit.*") == broker.events("/log/fruit.*")
+    assert [event["toState"] for event in broker.events("/log?topic=fruit.apple")] == ["L"]
+
+
+def test_a_spectator_goes_on_where_it_was_and_its_lag_is_seen(broker: BrokerInThread) -> None:
+    filled(broker)
+    made = broker.ask("PUT", "/v1/spectators/auditor", '{"offset":2}')
+    assert (made.status, made.json()["offset"], made.json()["lag"]) == (201, 2, 3)
+    assert [event["offset"] for event in broker.events("/log?spectator=auditor")] == [3, 4, 5]
+    assert broker.get("/v1/spectators/auditor")["offset"] == 2, "reading changes nothing"
+    moved = broker.ask("PUT", "/v1/spectators/auditor", '{"offset":5}')
+    assert (moved.status, moved.json()["lag"]) == (200, 0)
+    assert broker.events("/log?spectator=auditor") == []
+    broker.publish("/in/fruit")
+    assert broker.get("/v1/spectators/auditor")["lag"] == 2
+    assert broker.get("/v1/spectators") == {"spectators": [broker.get("/v1/spectators/auditor")]}
+    assert [event["offset"] for event in broker.events("/log?spectator=auditor&n=1")] == [6]
+
+
+def test_a_deleted_spectator_is_gone(broker: BrokerInThread) -> None:
+    broker.ask("PUT", "/v1/spectators/auditor", '{"offset":0}')
+    assert broker.ask("DELETE", "/v1/spectators/auditor").status == 204
+    for answer in (
+        broker.ask("DELETE", "/v1/spectators/auditor"),
+        broker.ask("GET", "/v1/spectators/auditor"),
+        broker.ask("GET", "/log?spectator=auditor"),
+    ):
+        assert (answer.status, answer.code) == (404, "SPECTATOR_NOT_FOUND")
+    assert broker.get("/v1/spectators") == {"spectators": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("", "JSON_INVALID"),
+        ("{}", "JSON_INVALID"),
+        ("[]", "JSON_INVALID"),
+        ('{"offset":-1}', "JSON_INVALID"),
+        ('{"offset":1.5}', "JSON_INVALID"),
+        ('{"offset":"1"}', "JSON_INVALID"),
+        ('{"offset":true}', "JSON_INVALID"),
+        ('{"offset":' + "9" * 300 + "}", "JSON_INVALID"),
+        ('{"offset":1,"lag":0}', "JSON_INVALID"),
+        ('{"offset":6}', "REQUEST_INVALID"),
+    ],
+)
+def test_a_position_that_is_none_is_refused(memory_broker: BrokerInThread, body: str, code: str) -> None:
+    filled(memory_broker)
+    answer = memory_broker.ask("PUT", "/v1/spectators/auditor", body)
+    assert (answer.status, answer.code) == (400, code)
+    assert answer.json()["hint"]
+
+
+def test_followers_see_everything_once_and_in_order_while_many_publish(broker: BrokerInThread) -> None:
+    broker.ask("PUT", "/v1/channels/audit", '{"topics":["fruit.*"]}')
+
+    def publish(producer: int) -> None:
+        with broker.wire() as wire:
+            for number in range(25):
+                assert wire.ask(request("POST", "/in/fruit.apple", f"{producer}-{number}")).status == 201
+
+    def follow(target: str, count: int) -> list[dict[str, Any]]:
+        with broker.wire() as wire:
+            answer = wire.ask(request("GET", f"{target}{'&' if '?' in target else '?'}follow=1&n={count}"))
+            return [json.loads(line) for line in answer.body.splitlines() if line]
+
+    with ThreadPoolExecutor(6) as pool:
+        whole = pool.submit(follow, "/log", 300)
+        topic = pool.submit(follow, "/log/fruit.*?payload=1", 100)
+        channel = pool.submit(follow, "/log?channel=audit", 100)
+        list(pool.map(publish, range(4)))
+    assert [event["offset"] for event in whole.result()] == list(range(1, 301))
+    sent = sorted(f"{producer}-{number}" for producer in range(4) for number in range(25))
+    assert sorted(event["body"] for event in topic.result()) == sent
+    assert [event["toState"] for event in channel.result()] == ["Q"] * 100
+
+
+def test_a_moment_longer_ago_than_the_log_is_410_with_the_oldest_moment() -> None:
+    clock = MovableClock()
+    with BrokerInThread(lambda: MemoryStore(clock=clock, log_keep_us=60 * SECOND)) as broker:
+        filled(broker)
+        began = broker.events()[0]["at"]
+        clock.move(100)
+        broker.publish("/in/fruit")
+        broker.await_(broker.serving.broker.ask(Reap()))
+        for method, target, body in [
+            ("GET", f"/log?ts={began}", ""),
+            ("GET", "/log/fruit?ts=20200101101010", ""),
+            ("PUT", "/v1/channels/audit", json.dumps({"topics": ["*"], "from": began})),
+            ("GET", f"/v1/queues/fruit?at={began}", ""),
+        ]:
+            answer = broker.ask(method, target, body)
+            assert (answer.status, answer.code, answer.headers["waypost-oldest"]) == (410, "LOG_TRIMMED", "6")
+            oldest = broker.events()[0]["at"]
+            assert oldest in answer.json()["hint"]
+        assert [event["offset"] for event in broker.events(f"/log?ts={oldest}")] == [6, 7]
+        early = broker.ask("PUT", "/v1/channels/audit", '{"topics":["*"],"from":1}')
+        assert (early.status, early.code) == (410, "LOG_TRIMMED")
 
 
 def test_an_instant_is_a_place_to_start(broker: BrokerInThread) -> None:
@@ -172,6 +290,13 @@ def test_what_is_trimmed_is_410_and_names_the_oldest(
         ("/log?ts=soon", "INSTANT_INVALID"),
         ("/log?from=1&ts=10:00", "REQUEST_INVALID"),
         ("/log?queue=UPPER", "NAME_INVALID"),
+        ("/log?channel=UPPER", "NAME_INVALID"),
+        ("/log?spectator=UPPER", "NAME_INVALID"),
+        ("/log?topic=UPPER", "TOPIC_INVALID"),
+        ("/log?queue=a&channel=b", "REQUEST_INVALID"),
+        ("/log?queue=a&topic=b", "REQUEST_INVALID"),
+        ("/log?from=1&spectator=a", "REQUEST_INVALID"),
+        ("/log?ts=10:00&spectator=a", "REQUEST_INVALID"),
         ("/log?offset=1", "UNKNOWN_PARAMETER"),
         ("/log/UPPER", "TOPIC_INVALID"),
         ("/log/fruit?queue=fruit", "UNKNOWN_PARAMETER"),

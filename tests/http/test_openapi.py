@@ -20,9 +20,10 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.http.brokers import BrokerInThread
 from waypost.http.schemas import NDJSON, SCHEMAS
+from waypost.push import Pusher
 from waypost.stores.memory import MemoryStore
 
-#: generated requests for each operation, well-formed and malformed; all in all below 500
+#: generated requests for each operation, well-formed and malformed; each a request of its own
 EXAMPLES = {GenerationMode.POSITIVE: 10, GenerationMode.NEGATIVE: 6}
 CHECKS = [
     not_a_server_error,
@@ -44,6 +45,9 @@ OPERATIONS = [
     "GET /queue/{name}",
     "POST /queue/{name}/confirm",
     "POST /queue/{name}/extend",
+    "GET /channel/{name}",
+    "POST /channel/{name}/confirm",
+    "POST /channel/{name}/extend",
     "GET /log",
     "GET /log/{topic}",
     "POST /v1/messages",
@@ -55,7 +59,25 @@ OPERATIONS = [
     "PUT /v1/queues/{name}",
     "DELETE /v1/queues/{name}",
     "POST /v1/queues/{name}/purge",
+    "GET /v1/channels",
+    "GET /v1/channels/{name}",
+    "PUT /v1/channels/{name}",
+    "DELETE /v1/channels/{name}",
+    "POST /v1/channels/{name}/purge",
+    "GET /v1/objects",
+    "GET /v1/objects/{name}",
+    "PUT /v1/objects/{name}",
+    "DELETE /v1/objects/{name}",
+    "GET /v1/consumers",
+    "GET /v1/consumers/{name}",
+    "PUT /v1/consumers/{name}",
+    "DELETE /v1/consumers/{name}",
+    "GET /v1/spectators",
+    "GET /v1/spectators/{name}",
+    "PUT /v1/spectators/{name}",
+    "DELETE /v1/spectators/{name}",
     "POST /v1/redrive",
+    "POST /v1/replay",
     "POST /v1/cancel",
     "GET /v1/jobs/{id}",
     "GET /{queue}",
@@ -72,11 +94,21 @@ KNOWN: dict[str, dict[str, Any]] = {
     "GET /queue/{name}": {"path_parameters": {"name": "fruit"}},
     "POST /queue/{name}/confirm": {"path_parameters": {"name": "fruit"}},
     "POST /queue/{name}/extend": {"path_parameters": {"name": "fruit"}},
+    "GET /channel/{name}": {"path_parameters": {"name": "audit"}},
+    "POST /channel/{name}/confirm": {"path_parameters": {"name": "audit"}},
+    "POST /channel/{name}/extend": {"path_parameters": {"name": "audit"}},
+    "GET /v1/channels/{name}": {"path_parameters": {"name": "audit"}},
+    "POST /v1/channels/{name}/purge": {"path_parameters": {"name": "empty"}},
+    "GET /v1/objects/{name}": {"path_parameters": {"name": "fruit"}},
+    "GET /v1/consumers/{name}": {"path_parameters": {"name": "billing"}},
+    "DELETE /v1/consumers/{name}": {"path_parameters": {"name": "leaving"}},
+    "GET /v1/spectators/{name}": {"path_parameters": {"name": "auditor"}},
     "GET /v1/messages/{id}": {"path_parameters": {"id": "known-1"}},
     "GET /v1/messages/{id}/payload": {"path_parameters": {"id": "known-1"}},
     "GET /v1/queues/{name}": {"path_parameters": {"name": "fruit"}},
     "POST /v1/queues/{name}/purge": {"path_parameters": {"name": "empty"}},
     "POST /v1/redrive": {"body": {"filter": "state=E"}},
+    "POST /v1/replay": {"body": {"filter": "object=fruit", "dryRun": True}},
     "POST /v1/cancel": {"body": {"filter": "queue=empty", "dryRun": True}},
     "GET /v1/jobs/{id}": {"path_parameters": {"id": "1"}},
     "GET /{queue}": {"path_parameters": {"queue": "fruit"}},
@@ -95,8 +127,18 @@ MALLEABLE = [
     "POST /v1/messages",
     "GET /v1/messages",
     "GET /v1/messages/{id}",
+    "GET /channel/{name}",
+    "POST /channel/{name}/confirm",
+    "POST /channel/{name}/extend",
     "PUT /v1/queues/{name}",
+    "GET /v1/queues/{name}",
+    "PUT /v1/channels/{name}",
+    "GET /v1/channels/{name}",
+    "PUT /v1/objects/{name}",
+    "PUT /v1/consumers/{name}",
+    "PUT /v1/spectators/{name}",
     "POST /v1/redrive",
+    "POST /v1/replay",
     "POST /v1/cancel",
     "POST /{queue}/messages",
 ]
@@ -115,9 +157,15 @@ def read_lines(context: Any, response: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def described() -> Iterator[BrokerInThread]:
-    with BrokerInThread(MemoryStore) as running:
+    with BrokerInThread(MemoryStore, push=Pusher) as running:
+        running.ask("PUT", "/v1/channels/audit", '{"topics":["fruit.*"]}')
+        running.ask("PUT", "/v1/channels/empty", '{"topics":["nothing"]}')
+        running.ask("PUT", "/v1/objects/fruit", '{"unchanged":{"ignore":["$.a"]}}')
+        running.ask("PUT", "/v1/spectators/auditor", '{"offset":0}')
         for number in range(20):
             running.publish("/in/fruit.apple", str(number))
+        for name in ("billing", "leaving"):
+            running.ask("PUT", f"/v1/consumers/{name}", '{"queue":"fruit"}')
         running.publish("/in/fruit.apple", "{}", x_message_id="known-1")
         running.ask("PUT", "/empty")
         running.ask("POST", "/v1/queues/empty/purge")

@@ -9,116 +9,28 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import apsw
 import pytest
 
+from tests.integration.commands import (
+    WAYPOST,
+    Broker,
+    Done,
+    Waypost,
+    end,
+    environment,
+    messages,
+    outside,
+    serve,
+)
 from waypost import BlockingClient
 from waypost.cli import run
 from waypost.http.service import BROKEN_EXIT
 from waypost.version import __version__
 
-ROOT = Path(__file__).parents[2]
-WAYPOST = [sys.executable, "-m", "waypost"]
-
 pytestmark = pytest.mark.timeout(90)
-
-
-def environment(**more: str) -> dict[str, str]:
-    """As a person's, without settings of whoever runs the tests."""
-    return {**{name: value for name, value in os.environ.items() if not name.startswith("WAYPOST_")}, **more}
-
-
-class Broker(NamedTuple):
-    process: subprocess.Popen[str]
-    url: str
-    port: int
-    ready: str
-
-
-def serve(folder: Path, *options: str, **settings: str) -> Broker:
-    process = subprocess.Popen(
-        [*WAYPOST, "serve", "--port", "0", *options],
-        cwd=folder,
-        env=environment(**settings),
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    ready = process.stderr.readline()
-    found = re.search(r"http://127\.0\.0\.1:(\d+)", ready)
-    if found is None:
-        process.kill()
-        raise AssertionError(ready + process.stderr.read())
-    return Broker(process, found[0], int(found[1]), ready)
-
-
-def end(broker: Broker, code: int = 0) -> str:
-    """What it said on its way out."""
-    broker.process.send_signal(signal.SIGTERM)
-    said = broker.process.communicate(timeout=20)[1]
-    assert broker.process.returncode == code, said
-    return said
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    started = serve(tmp_path_factory.mktemp("broker"))
-    try:
-        yield started
-        end(started)
-    finally:
-        started.process.kill()
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def line(self) -> str:
-        """The one line of a command that went wrong."""
-        assert self.err.startswith("waypost: "), self
-        assert self.err.count("\n") == 1, self
-        assert "Traceback" not in self.err
-        return self.err
-
-
-Waypost = Callable[..., Done]
-
-
-@pytest.fixture
-def waypost(broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Waypost:
-    """Runs a command against the broker."""
-    monkeypatch.setenv("WAYPOST_URL", broker.url)
-
-    def command(*arguments: str) -> Done:
-        capsys.readouterr()
-        code = run(arguments)
-        return Done(code, *capsys.readouterr())
-
-    return command
-
-
-def outside(*arguments: str, stdin: str = "", **settings: str) -> Done:
-    """Runs a command as a process."""
-    done = subprocess.run(
-        [*WAYPOST, *arguments], env=environment(**settings), input=stdin, capture_output=True, text=True
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-def messages(waypost: Waypost, queue: str, n: int = 100) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in waypost("fetch", queue, "-n", str(n), "--json").out.splitlines()]
 
 
 # ── a message ───────────────────────────────────────────────────────────────────────────────────
@@ -249,8 +161,9 @@ def test_dead_letters_are_listed_redriven_and_cancelled(waypost: Waypost) -> Non
     assert json.loads(waypost("dead", "sick", "--json").out)["reason"] == "no number"
 
     midnight = "queue=sick state=I since=00:00"
-    assert waypost("redrive", "--filter", midnight, "--dry-run").out == "1 would be redriven\n"
-    assert waypost("redrive", "--filter", midnight, "--dry-run", "--json").json == {"job": None, "matched": 1}
+    assert waypost("redrive", "--filter", midnight, "--dry-run").out == "1 would be redriven: 1 in I\n"
+    dry = waypost("redrive", *midnight.split(), "--dry-run", "--json").json
+    assert dry == {"job": None, "matched": 1, "states": {"I": 1}}
     assert waypost("redrive", "sick").out == "1 redriven\n"
     assert waypost("dead", "sick").out == ""
     assert waypost("cancel", "--filter", f"id={id}").out == "1 cancelled\n"
@@ -261,7 +174,7 @@ def test_a_purge_asks_and_empties_a_queue(waypost: Waypost, broker: Broker) -> N
     asked = outside("purge", "purged", "--url", broker.url)
     assert asked.code == 2
     assert "--yes" in asked.line
-    assert waypost("purge", "purged", "--dry-run").out == "1 would be purged\n"
+    assert waypost("purge", "purged", "--dry-run").out == "1 would be purged: 1 in Q\n"
     assert waypost("purge", "purged", "--yes", "--json").json["done"] == 1
 
 
@@ -403,7 +316,7 @@ def test_a_small_load_is_measured_and_leaves_nothing_behind(waypost: Waypost) ->
             "unknown policy field 'retrys'; known: lease, retries,",
         ),
         (["queue", "orders", "--set", "retries=9", "--delete"], 2, "--set or --delete, not both"),
-        (["redrive"], 2, "name a QUEUE or a --filter"),
+        (["redrive"], 2, "name a QUEUE or a FILTER"),
         (["publish"], 2, "a TOPIC, or --file"),
         (["publish", "a.b", "x", "--priority", "11"], 2, "--priority"),
         (["publish", "a.b", "x", "--meta", "novalue"], 2, "NAME=VALUE"),
@@ -411,7 +324,8 @@ def test_a_small_load_is_measured_and_leaves_nothing_behind(waypost: Waypost) ->
         (["queues", "--url", "ftp://x"], 2, "not a broker's address: 'ftp://x'; such as http://"),
         (["queues", "--url", "foo:bar"], 2, "not a broker's address: 'foo:bar'; such as http://"),
         (["queues", "--url", "http://[x"], 2, "not a broker's address"),
-        (["fetch"], 2, "see: waypost fetch --help"),
+        (["message"], 2, "see: waypost message --help"),
+        (["fetch"], 2, "fetch from where? Say a QUEUE, or --channel NAME"),
         (["nonsense"], 2, "nonsense"),
         (["serve", "--prot", "1"], 2, "--prot"),
         (["serve", "--port", "x"], 2, "--port should be a number"),
@@ -457,10 +371,13 @@ def test_the_version_is_told_and_the_help_lists_every_command() -> None:
     assert outside("--version").out == f"waypost {__version__}\n"
     listed = outside().out
     commands = (
-        "serve|publish|fetch|confirm|tail|message|queues|queue|dead|redrive|cancel|purge|stats|bench|config"
+        "serve|publish|fetch|confirm|tail|message|queues|queue|channels|channel|objects|object|consumers|consumer"
+        "|spectators|spectator|search|dead|redrive|replay|cancel|purge|stats|bench|config"
     )
     for command in commands.split("|"):
         assert re.search(rf"^\W*{command} ", listed, re.MULTILINE), command
+    for group in ("Messages", "Queues and channels", "Watch and find", "Act on many", "The broker"):
+        assert f"─ {group} ─" in listed
     assert "--store" in outside("serve", "--help").out
 
 
@@ -470,7 +387,7 @@ def test_helps_name_arguments_in_capitals_and_options_without_the_types_of_pytho
         for command in ("publish", "fetch", "confirm", "queues", "dead")
     }
     assert "[TOPIC] [BODY]" in usages["publish"]
-    assert "{QUEUE} {RECEIPT}..." in usages["confirm"]
+    assert "{QUEUE} [RECEIPT]..." in usages["confirm"]
     for shown in (outside("--help").out, *usages.values()):
         assert not re.search(r"<bool>|\[\[|\.\.\.\}", shown)
 
@@ -609,36 +526,3 @@ def test_serve_starts_without_the_heavy_parts(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True
     )
     assert done.stdout == "1 []\n"
-
-
-# ── the examples ────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_example_worker_bills_what_the_example_producer_sends_and_stops_cleanly(
-    broker: Broker, waypost: Waypost
-) -> None:
-    waypost("purge", "orders", "--yes")
-    settings = environment(WAYPOST_URL=broker.url)
-    produced = subprocess.run(
-        [sys.executable, ROOT / "examples/producer.py", "20"],
-        env=settings,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert produced.stdout.count("is message") == 20
-    worker = subprocess.Popen(
-        [sys.executable, ROOT / "examples/worker.py"], env=settings, stdout=subprocess.PIPE, text=True
-    )
-    assert worker.stdout is not None
-    try:
-        assert "billed order" in worker.stdout.readline()
-        worker.send_signal(signal.SIGTERM)
-        worker.communicate(timeout=20)
-        assert worker.returncode == 0
-    finally:
-        worker.kill()
-        worker.communicate()
-    states = waypost("queues", "orders", "--json").json["figures"]["states"]
-    assert states["S"] >= 1
-    assert states["F"] == 0

@@ -29,7 +29,10 @@ def test_the_demo_ends_by_itself_and_proves_that_nothing_was_lost(tmp_path: Path
     counts = re.search(r"✓ ([\d,]+) acknowledged, 0 of them lost", done.stdout)
     assert counts is not None
     assert int(counts[1].replace(",", "")) > 60
-    assert done.stdout.count("✓") == 6
+    assert re.search(r"; \d+ unchanged, they go nowhere", done.stdout)
+    assert re.search(r"✓ \d+ also in channel analytics, 0 missing there", done.stdout)
+    assert re.search(r"✓ \d+ posted to the webhook, 0 with a wrong signature", done.stdout)
+    assert done.stdout.count("✓") == 9
     assert "✗" not in done.stdout
     assert "KeyError: 'canton'" in done.stdout
     assert re.search(r"E dead .*\n.*Q queued .* redriven", done.stdout)

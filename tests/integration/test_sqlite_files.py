@@ -15,14 +15,27 @@ import apsw
 import pytest
 
 from waypost.broker import Broker
-from waypost.commands import Confirm, DeclareQueue, Fetch, Fetched, Publish, Staged
+from waypost.commands import (
+    Confirm,
+    DeclareChannel,
+    DeclareQueue,
+    Fetch,
+    Fetched,
+    Publish,
+    Reap,
+    SetSpectator,
+    Staged,
+    Work,
+)
 from waypost.delivery import State
+from waypost.destinations import Kind
 from waypost.errors import DiskLow, Failed, PayloadDamaged, StoreBroken, StoreUnusable
 from waypost.message import Envelope, payload_hash
 from waypost.store import Applied
 from waypost.stores.sqlite import SqliteStore, files
 from waypost.stores.sqlite.checkpoints import Checkpoints
 from waypost.stores.sqlite.disk import Disk
+from waypost.testing import MovableClock
 
 #: made by the first release: three messages in queue `a`, of which the first is confirmed and the second fetched, and
 #: one with a large body in queue `b`
@@ -68,7 +81,7 @@ def test_a_file_of_a_newer_waypost_is_refused(path: Path) -> None:
     db = apsw.Connection(str(path))
     db.execute("pragma user_version = 99")
     db.close()
-    with pytest.raises(StoreUnusable, match="schema version 99, this Waypost knows 1"):
+    with pytest.raises(StoreUnusable, match="schema version 99, this Waypost knows 2"):
         opened(path)
 
 
@@ -98,22 +111,22 @@ def test_an_older_file_is_copied_and_then_migrated(path: Path) -> None:
     store = opened(path)
     store.apply([publish()])
     store.close()
-    store = opened(path, migrations={1: "create table added (x); insert into added values (1)"})
+    store = opened(path, migrations={2: "create table added (x); insert into added values (1)"})
     assert store.queue("a") is not None
     store.close()
     db = apsw.Connection(str(path))
-    assert (db.pragma("user_version"), db.execute("select x from added").get) == (2, 1)
+    assert (db.pragma("user_version"), db.execute("select x from added").get) == (3, 1)
     db.close()
-    (copy,) = path.parent.glob("waypost.db.v1-*")
+    (copy,) = path.parent.glob("waypost.db.v2-*")
     db = apsw.Connection(str(copy))
-    assert (db.pragma("user_version"), db.execute("select count(*) from messages").get) == (1, 1)
+    assert (db.pragma("user_version"), db.execute("select count(*) from messages").get) == (2, 1)
     db.close()
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
     opened(path).close()
     with pytest.raises(apsw.SQLError):
-        opened(path, migrations={1: "create table added (x); this is not SQL"})
+        opened(path, migrations={2: "create table added (x); this is not SQL"})
     store = opened(path)
     assert store.apply([publish()]).results[0].state is State.Q
     store.close()
@@ -138,6 +151,42 @@ def test_a_file_of_version_1_is_served_with_all_it_holds(tmp_path: Path) -> None
         assert settled.state is State.S
     finally:
         store.close()
+    (copy,) = (tmp_path / "v1").glob("waypost.db.v1-*")
+    assert apsw.Connection(str(copy)).pragma("user_version") == 1
+
+
+def test_a_file_of_version_1_has_afterwards_all_that_a_new_one_has(tmp_path: Path) -> None:
+    shutil.copytree(VERSION_1, tmp_path / "v1")
+    migrated, fresh = opened(tmp_path / "v1" / "waypost.db"), opened(tmp_path / "new" / "waypost.db")
+    try:
+        declared = only(migrated.apply([DeclareChannel(name="c", topics=("a.*",), start=1)]))
+        assert declared.job is not None
+        while only(migrated.apply([Work()])):
+            pass
+        heard = only(migrated.apply([Fetch(queue="c", kind=Kind.CHANNEL, n=9)]))
+        assert len(heard) == 3
+        assert migrated.depths(Kind.QUEUE, "a", migrated.clock()) is not None
+    finally:
+        migrated.close()
+        fresh.close()
+    tables: list[dict[str, Any]] = []
+    for name in ("v1", "new"):
+        db = apsw.Connection(str(tmp_path / name / "waypost.db"))
+        names = [row[0] for row in db.execute("select name from sqlite_schema where name not like 'sqlite%'")]
+        tables.append({table: db.execute(f"pragma table_info({table})").fetchall() for table in names})
+        db.close()
+    assert tables[0] == tables[1]
+
+
+def test_a_file_that_is_too_large_does_not_wait_for_its_spectators(path: Path) -> None:
+    clock = MovableClock()
+    store = opened(path, clock=clock, held_bytes=1)
+    store.apply([publish(), SetSpectator("lake", 0)])
+    clock.move(8 * 86_400)
+    store.apply([Reap()])
+    oldest, head = store.bounds()
+    store.close()
+    assert oldest == head + 1
 
 
 def test_a_damaged_payload_is_never_handed_out(path: Path) -> None:

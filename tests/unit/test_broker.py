@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from waypost.broker import Broker, Waiter
+from waypost.canonical import content_hash
 from waypost.commands import (
     Command,
     Confirm,
+    DeclareChannel,
+    DeclareConsumer,
+    DeclareObject,
     DeclareQueue,
     Fetch,
     JobKind,
@@ -20,11 +24,14 @@ from waypost.commands import (
     Tick,
     Work,
 )
-from waypost.delivery import C, E, Outcome
-from waypost.errors import Busy, DiskLow, QueueNotFound, StoreBroken
+from waypost.consumers import Consumer
+from waypost.delivery import C, E, Outcome, Q, U
+from waypost.destinations import Kind
+from waypost.errors import Busy, ChannelNotFound, DiskLow, QueueNotFound, StoreBroken
 from waypost.filters import Filter
 from waypost.instants import SECOND
 from waypost.message import Envelope, payload_hash
+from waypost.objects import ObjectPolicy, Unchanged
 from waypost.policy import Policy
 from waypost.store import Applied
 from waypost.stores.memory import MemoryStore
@@ -433,3 +440,75 @@ def test_large_bodies_are_put_away_first_and_read_back_for_who_fetches() -> None
         assert len(unanswered) == 1, "what was on its way is committed and answered before the store closes"
 
     asyncio.run(asyncio.wait_for(beside(), 30))
+
+
+# ── channels, named slots, contents, rates ──────────────────────────────────────────────────────
+
+
+@on_a_bench
+async def test_who_waits_at_a_channel_is_woken_by_what_comes_there(bench: Bench) -> None:
+    await bench.broker.ask(DeclareChannel(name="a", topics=("a.*",)))
+    bench.fetch("queue", queue="a")
+    bench.fetch("channel", queue="a", kind=Kind.CHANNEL)
+    await bench.broker.ask(message())
+    await bench.answered(2)
+    assert sorted(bench.served) == ["channel", "queue"]
+
+
+@on_a_bench
+async def test_fetching_from_an_unknown_channel_is_refused(bench: Bench) -> None:
+    bench.fetch("ann", queue="a", kind=Kind.CHANNEL)
+    ((_, refusal),) = bench.answers
+    assert isinstance(refusal, ChannelNotFound)
+
+
+@on_a_bench
+async def test_a_slot_that_is_named_for_somebody_wakes_that_one(bench: Bench) -> None:
+    await bench.broker.ask(DeclareQueue("a", Policy(complete="all")))
+    for name in ("ann", "bob"):
+        await bench.broker.ask(DeclareConsumer(name, Consumer(queue="a")))
+    for who in ("cem", "bob", "ann"):
+        bench.fetch(who)
+    await bench.broker.ask(message())
+    await bench.answered(2)
+    assert sorted(bench.served) == ["ann", "bob"]
+
+
+@on_a_bench
+async def test_the_content_of_large_bodies_is_hashed_before_the_group(bench: Bench) -> None:
+    unchanged = Unchanged(ignore=("$.at",))
+    await bench.broker.ask(DeclareObject("a", ObjectPolicy(unchanged=unchanged)))
+    filling = b"x" * 70_000
+    states = []
+    for number in (1, 2):
+        body = b'{"at":%d,"filling":"%s"}' % (number, filling)
+        command = Publish(envelope=Envelope(topics=("a.x",), key="k"), body=body)
+        states.append((await bench.broker.ask(command)).state)
+        assert command.content == content_hash(body, unchanged.ignore)
+    assert states == [Q, U]
+
+
+@on_a_bench
+async def test_a_job_keeps_to_its_rate_and_ends_by_itself(bench: Bench) -> None:
+    await bench.broker.ask(PublishMany([message() for _ in range(6)]))
+    began = asyncio.get_running_loop().time()
+    job, matched = await bench.broker.start_job(JobKind.CANCEL, Filter(queue="a"), rate=20)
+    assert job is not None
+    assert (matched, job.rate) == (6, 20)
+    while (found := bench.store.job(job.id)) and found.ended_at is None:
+        await bench.broker.grown(bench.store.bounds()[1], 0.1)
+    assert found is not None
+    assert found.done == 6
+    assert asyncio.get_running_loop().time() - began >= 0.2, "two at a time, a tenth of a second apart"
+
+
+@on_a_bench
+async def test_a_redrive_for_one_consumer_is_for_that_one(bench: Bench) -> None:
+    await bench.broker.ask(message())
+    (got,) = await bench.broker.ask(Fetch(queue="a", consumer="ann"))
+    await bench.broker.ask(Confirm(queue="a", receipts=[got.receipt], outcome=Outcome.INVALID))
+    _, matched = await bench.broker.start_job(JobKind.REDRIVE, Filter(consumer="ann"), consumer="ann")
+    assert matched == 1
+    await bench.settle()
+    assert await bench.broker.ask(Fetch(queue="a", consumer="bob")) == []
+    assert len(await bench.broker.ask(Fetch(queue="a", consumer="ann"))) == 1

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from waypost.cli.asking import as_meant
+from waypost.cli.asking import as_instant, as_meant, is_offset
 from waypost.cli.messages import guess_type
 from waypost.cli.output import size, span
+from waypost.cli.selections import filter_of
 from waypost.client import Client, Invalid, NewMessage, NotInterested, Retry, Unreachable
 from waypost.client.forms import encode_body, instant, line_of
 from waypost.client.forms import span as wire_span
@@ -182,6 +183,25 @@ def test_moments_without_a_zone_are_the_persons_own_and_those_with_one_stay() ->
     assert as_meant("since=2026-01-31") == "since=2026-01-30T15:00:00.000000Z"
     assert as_meant('since="2026-01-31 09:00"') == "since=2026-01-31T00:00:00.000000Z"
     assert as_meant("until=2026-01-31T10:00:00Z") == "until=2026-01-31T10:00:00.000000Z"
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_terms_of_a_filter_are_the_persons_own_however_they_are_given() -> None:
+    since = "since=2026-01-30T15:00:00.000000Z"
+    assert filter_of(["orders", "state=E", "since=2026-01-31"], None) == f"queue=orders state=E {since}"
+    assert filter_of(["state=E"], "since=2026-01-31") == f"state=E {since}"
+    assert filter_of(None, None) == ""
+    assert as_instant("2026-01-31 09:00") == "2026-01-31T00:00:00.000000Z"
+
+
+def test_digits_are_an_offset_unless_they_are_a_moment() -> None:
+    assert [is_offset(text) for text in ("0", "123456", "20260131100000", "10:00", "²")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("filter", ["", "id=x", "since=20260131100000", "since=soon", 'queue="since=10:00"'])

@@ -41,6 +41,15 @@ def test_names_come_from_commas_lists_and_repeated_flags_alike() -> None:
         assert resolve(flags, environ, file)["name"].value == ("a", "b")
 
 
+def test_a_router_its_time_and_the_networks_of_webhooks_are_read() -> None:
+    said = {"WAYPOST_ROUTER": "routing.mine:route", "WAYPOST_ROUTER_TIMEOUT": "0.5"}
+    settings = resolve({"push_allow": None, "push-allow": ["10.1.0.0/16", "::1"]}, said)
+    assert settings["router"].value == "routing.mine:route"
+    assert settings["router-timeout"].value == 0.5
+    assert settings["push-allow"].value == ("10.1.0.0/16", "::1/128")
+    assert resolve({}, {})["router"].value == "none"
+
+
 @pytest.mark.parametrize(("said", "meant"), [("1", True), ("off", False), ("TRUE", True), ("no", False)])
 def test_a_switch_is_said_in_many_ways(said: str, meant: bool) -> None:
     assert resolve({}, {"WAYPOST_ACCESS_LOG": said})["access-log"].value is meant
@@ -54,6 +63,16 @@ def test_a_switch_is_said_in_many_ways(said: str, meant: bool) -> None:
         ({"WAYPOST_PORT": "8_0"}, {}, "WAYPOST_PORT"),
         ({"WAYPOST_LOG": "xml"}, {}, "text or json, not 'xml'"),
         ({"WAYPOST_ACCESS_LOG": "maybe"}, {}, "true or false"),
+        ({"WAYPOST_ROUTER": "routing"}, {}, "WAYPOST_ROUTER should be module:function, or none"),
+        ({"WAYPOST_ROUTER": "my routing:route"}, {}, "WAYPOST_ROUTER"),
+        ({"WAYPOST_ROUTER_TIMEOUT": "soon"}, {}, "a number of seconds, from 0.01 to 3600, not 'soon'"),
+        ({"WAYPOST_ROUTER_TIMEOUT": "nan"}, {}, "WAYPOST_ROUTER_TIMEOUT"),
+        ({}, {"router-timeout": True}, "waypost.toml: router-timeout"),
+        (
+            {"WAYPOST_PUSH_ALLOW": "10.0.0.1/8"},
+            {},
+            "WAYPOST_PUSH_ALLOW should be networks such as 10.1.0.0/16",
+        ),
         ({}, {"port": True}, "waypost.toml: port"),
         ({}, {"port": 80.5}, "waypost.toml: port"),
         ({}, {"store": ""}, "waypost.toml: store"),

@@ -9,8 +9,7 @@ from waypost.errors import RequestInvalid
 from waypost.filters import Filter, parse_filter
 from waypost.instants import SECOND
 from waypost.message import Envelope
-from waypost.policy import Policy
-from waypost.routing import queues_of, slots_of, topic_matches, with_object
+from waypost.routing import queues_of, with_object
 
 NOW = 1_769_860_800 * SECOND  # 2026-01-31T12:00:00Z
 
@@ -92,30 +91,3 @@ def test_the_object_is_inferred_from_the_first_topic() -> None:
     assert with_object(Envelope(topics=("b.x",), object="a")).object == "a"
     assert with_object(Envelope(topics=("b.x",)), infer_types=False).object is None
     assert with_object(Envelope()).object is None
-
-
-@pytest.mark.parametrize(
-    ("complete", "slots"), [("any", 1), ("all", 1), (0, 0), (1, 1), (7, 7), ("per_topic", 2)]
-)
-def test_the_policy_says_how_many_slots_a_message_gets(complete: str | int, slots: int) -> None:
-    assert slots_of(Policy(complete=complete), ("a.x", "b.x", "a.y", "ab"), "a") == slots
-
-
-def test_per_topic_never_makes_fewer_than_one_slot() -> None:
-    assert slots_of(Policy(complete="per_topic"), ("b.x",), "a") == 1
-
-
-@pytest.mark.parametrize(
-    ("pattern", "topic", "matches"),
-    [
-        ("fruit.*", "fruit.apple", True),
-        ("fruit.*", "fruit.apple.red", True),
-        ("fruit.*", "fruit", False),
-        ("fruit.*", "fruits.x", False),
-        ("fruit", "fruit", True),
-        ("fruit", "fruit.apple", False),
-        ("*", "anything.at.all", True),
-    ],
-)
-def test_a_star_at_the_end_is_a_prefix_and_all_else_exact(pattern: str, topic: str, matches: bool) -> None:
-    assert topic_matches(pattern, topic) is matches

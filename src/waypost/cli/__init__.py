@@ -1,10 +1,11 @@
 """The command line: `waypost serve`, and commands for people who look after a broker.
 
-    commands   the table of all commands        asking     what commands that speak to a broker share
-    serving    serve                            messages   publish, fetch, confirm, message, tail
-    queues     queues, queue, dead, …           load       bench
-    settings   config                           output     how things look
-    failures   commands that failed
+    commands      the table of all commands               serving     serve
+    messages      publish, fetch, confirm, message, tail  settings    config
+    destinations  queues, queue, channels, channel, stats load        bench
+    registered    objects, consumers, spectators          asking      what commands that speak to a broker share
+    selections    search, dead, redrive, replay, cancel   jobs        work on many, followed to its end
+    output        how things look                         failures    commands that failed
 
 Whatever goes wrong is one line on stderr: exit code 2 for a command that cannot be meant, 1 for one that
 could not be done. This package is the only place that reads settings and joins the parts. Imports stand
@@ -24,6 +25,10 @@ from .failures import CommandMisused
 #: for those whose hint on the wire speaks of requests, the same in the words of the command line
 _HINTS = {
     "QUEUE_NOT_FOUND": "waypost queues lists them, and the first message makes one",
+    "CHANNEL_NOT_FOUND": "waypost channels lists them; waypost channel NAME --topics 'fruit.*' makes one",
+    "OBJECT_NOT_FOUND": "waypost objects lists them; waypost object NAME --unchanged agrees something",
+    "CONSUMER_NOT_FOUND": "waypost consumers lists them; waypost consumer NAME --queue orders registers one",
+    "SPECTATOR_NOT_FOUND": "waypost spectators lists them; waypost spectator NAME --offset 0 makes one",
     "CONSUMER_REQUIRED": "say who you are: --consumer NAME",
     "OFFSET_BEYOND_HEAD": "leave --from out to wait for what comes next",
     "LOG_TRIMMED": "start there with --from, or leave --from out",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
@@ -29,6 +30,27 @@ Consumer = Annotated[
     typer.Option("--consumer", metavar="NAME", help="Who fetches and confirms.", show_default=False),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would be done.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change the policy: retries=5, lease=5m, paused=true; repeatable.",
+        show_default=False,
+    ),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topics", metavar="TOPIC", help="fruit.apple, fruit.*, *; repeatable.", show_default=False
+    ),
+]
+At = Annotated[
+    str | None,
+    typer.Option(metavar="MOMENT", help="As it was then: 10:00, 2026-01-31 10:00.", show_default=False),
+]
+Delete = Annotated[bool, typer.Option("--delete", help="Delete it; what waits in it is cancelled.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _TERM = re.compile(r'(\s*)([A-Za-z]+)=("[^"]*"|\S+)')
 _TIME = re.compile(r"\d\d:\d\d(:\d\d)?")
@@ -56,6 +78,19 @@ def do(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
+def ask(yes: bool, question: str, otherwise: str = "") -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandMisused(f"nobody is there to be asked: say --yes{otherwise}")
+    typer.confirm(question, abort=True, err=True)
+
+
+def split(given: list[str] | None) -> list[str]:
+    """An option that is repeated, or has commas in it, or both."""
+    return [one for said in given or () for part in said.split(",") if (one := part.strip())]
+
+
 def as_meant(filter: str, today: date | None = None) -> str:
     """A filter whose bare times and dates, which are this person's, say so: over HTTP they would be UTC."""
 
@@ -66,6 +101,16 @@ def as_meant(filter: str, today: date | None = None) -> str:
         return f"{blank}{name}={value}"
 
     return _TERM.sub(meant, filter)
+
+
+def as_instant(moment: str) -> str:
+    """A moment as the person means it."""
+    return _utc(moment.strip(), date.today())
+
+
+def is_offset(text: str) -> bool:
+    """Digits are an offset of the log, unless there are as many as in 20260131100000."""
+    return text.isascii() and text.isdigit() and len(text) < 12
 
 
 def _utc(value: str, today: date) -> str:

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from ..version import __version__
-from . import load, messages, queues, serving, settings
+from . import destinations, load, messages, registered, selections, serving, settings
 
 
 def _as_people_read_it(parameters: list[Any]) -> list[Any]:
@@ -57,7 +57,16 @@ def waypost(
     pass
 
 
+BROKER = "The broker"
+MESSAGES = "Messages"
+PLACES = "Queues and channels"
+AGREED = "Objects, consumers, spectators"
+WATCH = "Watch and find"
+ACT = "Act on many"
+
+
 @app.command(
+    rich_help_panel=BROKER,
     help="Run a broker until SIGTERM or Ctrl-C.",
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
@@ -67,20 +76,22 @@ def serve(context: typer.Context) -> None:
     serving.serve(context.args)
 
 
-for command in (
-    messages.publish,
-    messages.fetch,
-    messages.confirm,
-    messages.tail,
-    messages.message,
-    queues.queues,
-    queues.queue,
-    queues.dead,
-    queues.redrive,
-    queues.cancel,
-    queues.purge,
-    queues.stats,
-    load.bench,
-    settings.config,
-):
-    app.command(cls=_Command)(command)
+#: in the order in which the help shows them
+COMMANDS = {
+    MESSAGES: (messages.publish, messages.fetch, messages.confirm),
+    PLACES: (destinations.queues, destinations.queue, destinations.channels, destinations.channel),
+    AGREED: (
+        registered.objects,
+        registered.object,
+        registered.consumers,
+        registered.consumer,
+        registered.spectators,
+        registered.spectator,
+    ),
+    WATCH: (messages.tail, messages.message, selections.search, selections.dead, destinations.stats),
+    ACT: (selections.redrive, selections.replay, selections.cancel, selections.purge),
+    BROKER: (load.bench, settings.config),
+}
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(cls=_Command, rich_help_panel=panel)(command)

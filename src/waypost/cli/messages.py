@@ -6,8 +6,9 @@ import hashlib
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -17,11 +18,11 @@ import typer
 from ..delivery import Outcome
 from ..errors import Refused
 from ..names import root_of
-from .asking import Consumer, Json, Url, broker, do
+from .asking import Consumer, Json, Url, as_instant, broker, do, is_offset
 from .failures import CommandFailed, CommandMisused
 from .output import (
     STATES,
-    console,
+    bar,
     json_document,
     json_line,
     moment,
@@ -35,11 +36,14 @@ from .output import (
     state,
     table,
 )
+from .selections import place
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from ..client import Client, Message
+
+Channel = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A channel instead of a queue.", show_default=False)
+]
 
 #: a file is worth waiting for a broker that restarts
 FILE_PATIENCE_SECONDS = 60.0
@@ -282,7 +286,7 @@ async def _publish_lines(url: str | None, lines: Lines, total: int | None, batch
     published = unchanged = 0
     began = time.monotonic()
     async with broker(url, patience=FILE_PATIENCE_SECONDS) as client:
-        with _progress() as progress:
+        with bar("messages") as progress:
             task = progress.add_task("publishing", total=total, count="0")
             try:
                 async for results in client.publish_stream(lines, batch):
@@ -300,26 +304,12 @@ async def _publish_lines(url: str | None, lines: Lines, total: int | None, batch
     return {"published": published, "unchanged": unchanged, "seconds": round(time.monotonic() - began, 3)}
 
 
-def _progress() -> Progress:
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[count]} messages"),
-        TimeRemainingColumn(),
-        console=console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-
-
 # ── fetch, confirm ──────────────────────────────────────────────────────────────────────────────
 
 
 def fetch(
-    queue: Annotated[str, typer.Argument(show_default=False)],
+    queue: Annotated[str | None, typer.Argument(show_default=False)] = None,
+    channel: Channel = None,
     n: Annotated[int, typer.Option("-n", min=1, max=1_000, help="At most so many.")] = 1,
     wait: Annotated[float, typer.Option(min=0, max=60, help="Seconds to wait for the first.")] = 0,
     lease: Annotated[
@@ -335,20 +325,22 @@ def fetch(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Fetch messages from a queue. They come again after the lease unless they are confirmed."""
+    """Fetch messages from a queue or channel. They come again after the lease unless they are confirmed."""
+    if (queue is None) is (channel is None):
+        raise CommandMisused("fetch from where? Say a QUEUE, or --channel NAME")
 
-    async def work() -> int:
+    async def work() -> None:
         async with broker(url, consumer=consumer) as client:
-            messages = await client.fetch(queue, n, wait=wait, lease=lease, topic=topic)
+            messages = await client.fetch(queue, n, channel=channel, wait=wait, lease=lease, topic=topic)
+            receipts = [message.receipt for message in messages]
             for message in messages:
                 json_line(_fetched_document(message)) if json else _show_fetched(message)
             if confirm and messages:
-                await client.confirm(queue, [message.receipt for message in messages])
+                await client.confirm(queue, receipts, channel=channel)
         if not messages and not json:
-            note(f"nothing to fetch in {queue}")
+            note(f"nothing to fetch in {queue or channel}")
         elif messages and not confirm and not json:
-            note(f"confirm with: waypost confirm {queue} {' '.join(message.receipt for message in messages)}")
-        return len(messages)
+            note(f"confirm with: waypost confirm {queue or f'--channel {channel}'} {' '.join(receipts)}")
 
     do(work())
 
@@ -369,7 +361,7 @@ def _fetched_document(message: Message) -> dict[str, Any]:
 
 
 def _show_fetched(message: Message) -> None:
-    said = ", ".join(message.topics) or message.queue
+    said = ", ".join(message.topics) or message.queue or ""
     rest = f"  key {message.key}" if message.key is not None else ""
     show(
         plain(message.id, "bold"),
@@ -384,8 +376,9 @@ def _show_fetched(message: Message) -> None:
 
 
 def confirm(
-    queue: Annotated[str, typer.Argument(show_default=False)],
-    receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT", show_default=False)],
+    queue: Annotated[str, typer.Argument(help="Not with --channel.", show_default=False)],
+    receipts: Annotated[list[str] | None, typer.Argument(metavar="RECEIPT", show_default=False)] = None,
+    channel: Channel = None,
     outcome: Annotated[
         Outcome, typer.Option(metavar="OUTCOME", help="success, invalid, not-interested or retry.")
     ] = Outcome.SUCCESS,
@@ -400,10 +393,17 @@ def confirm(
     json: Json = False,
 ) -> None:
     """Say what became of fetched messages. A stale receipt changes nothing; the exit code is then 1."""
+    # Of a channel there is no QUEUE, and what stands in its place is the first receipt.
+    named = queue if channel is None else None
+    tokens = [*(receipts or ())] if channel is None else [queue, *(receipts or ())]
+    if not tokens:
+        raise CommandMisused("confirm what? Say one RECEIPT or more, as fetch showed them")
 
     async def work() -> None:
         async with broker(url, consumer=consumer) as client:
-            results = await client.confirm(queue, receipts, outcome, reason=reason, delay=delay)
+            results = await client.confirm(
+                named, tokens, outcome, channel=channel, reason=reason, delay=delay
+            )
         if json:
             json_document(
                 {
@@ -467,19 +467,34 @@ def show_message(document: Mapping[str, Any]) -> None:
                     "meta",
                     " ".join(f"{name}={value}" for name, value in document.get("meta", {}).items()) or None,
                 ),
+                ("confirmed", ", ".join(_confirmations(document["consumed"])) or None),
+                ("missing", ", ".join(_missing(document["missing"])) or None),
             ]
         )
     )
     show(journey_table(document["journey"]))
 
 
+def _confirmations(consumed: list[dict[str, Any]]) -> Iterator[str]:
+    for one in consumed:
+        if one["confirmedTS"] is not None:
+            yield f"{one['consumerId']} after {span(one['durationMS'])}"
+
+
+def _missing(missing: list[dict[str, Any]]) -> Iterator[str]:
+    """Who has not confirmed yet: by name, or how many whoever they are."""
+    by_place = Counter((one["queue"], one["consumer"]) for one in missing)
+    for (queue, consumer), count in by_place.items():
+        yield f"{consumer or ('anyone' if count == 1 else f'any {count}')} in {queue}"
+
+
 def journey_table(journey: list[dict[str, Any]]) -> Any:
-    made = table("when", "after", "queue", "state", "try", "consumer", "reason", right=("after", "try"))
+    made = table("when", "after", "where", "state", "try", "consumer", "reason", right=("after", "try"))
     for event in journey:
         made.add_row(
             moment(event["at"]),
             span(event.get("durationMs")),
-            plain(event.get("queue") or ""),
+            plain(place(event)),
             state(event["toState"]),
             str(event.get("attempt") or ""),
             plain(event.get("consumer") or ""),
@@ -490,45 +505,64 @@ def journey_table(journey: list[dict[str, Any]]) -> Any:
 
 def tail(
     start: Annotated[
-        int | None, typer.Option("--from", metavar="OFFSET", help="Start here.", show_default=False)
+        str | None, typer.Option("--from", metavar="OFFSET|TIME", help="Start here.", show_default=False)
     ] = None,
     n: Annotated[int, typer.Option("-n", min=0, help="Without --from: start with the last so many.")] = 10,
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", "-f/-F", help="Go on as events come.")
     ] = True,
     queue: Annotated[str | None, typer.Option(help="Only this queue's events.", show_default=False)] = None,
+    channel: Annotated[
+        str | None, typer.Option(help="Only this channel's events.", show_default=False)
+    ] = None,
     topic: Annotated[
         str | None,
         typer.Option(help="Only messages logged with it: fruit.apple, fruit.*", show_default=False),
+    ] = None,
+    spectator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Go on where this one was, and remember how far.", show_default=False
+        ),
     ] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Follow the event log: every transition of every message."""
+    chosen = [one for one in (queue, channel, topic) if one is not None]
+    if len(chosen) > 1:
+        raise CommandMisused("--queue, --channel or --topic: one of them")
+    if spectator is not None and (chosen or start is not None):
+        raise CommandMisused("a spectator reads everything, from where it was: --spectator goes alone")
 
     async def work() -> None:
         async with broker(url) as client:
-            oldest, head = await client.bounds()
-            first = start if start is not None else max(oldest, head - n + 1)
-            async for event in _events(client, first, follow, topic, queue):
-                json_line(event) if json else show_line(event_line(event))
+            if spectator is not None:
+                events = client.spectate(spectator, follow=follow)
+            else:
+                first = await _first(client, start, n)
+                events = client.log(first, follow=follow, topic=topic, queue=queue, channel=channel)
+            async with aclosing(events):
+                async for event in events:
+                    json_line(event) if json else show_line(event_line(event))
 
     do(work())
 
 
-def _events(
-    client: Client, first: int, follow: bool, topic: str | None, queue: str | None
-) -> AsyncIterator[dict[str, Any]]:
-    return client.log(first, follow=follow, topic=topic, queue=queue)
+async def _first(client: Client, start: str | None, n: int) -> int | str:
+    if start is None:
+        oldest, head = await client.bounds()
+        return max(oldest, head - n + 1)
+    return int(start) if is_offset(start) else as_instant(start)
 
 
-def event_line(event: Mapping[str, Any]) -> Any:
+def event_line(event: dict[str, Any]) -> Any:
     """One event, in columns that stay where they are."""
     from rich.text import Text
 
     letter = event["toState"]
     word, style = STATES.get(letter, ("", ""))
-    where = event.get("queue") or event.get("channel") or ", ".join(event.get("topics") or ())
+    where = place(event) or ", ".join(event.get("topics") or ())
     details = [
         f"try {event['attempt']}" if event.get("attempt") and letter == "F" else "",
         event.get("consumer") or "",

@@ -12,6 +12,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
     from rich.table import Table
     from rich.text import Text
 
@@ -132,6 +133,22 @@ def size(octets: float) -> str:
             break
         octets /= 1_024
     return f"{octets:.0f} {unit}" if unit == "B" else f"{octets:.1f} {unit}"
+
+
+def bar(unit: str) -> Progress:
+    """How far something has come: at a terminal, beside the result, and gone when it is through."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn(f"{{task.fields[count]}} {unit}"),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
 
 
 def json_document(document: Any) -> None:

@@ -18,13 +18,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..config import SETTINGS, load, shown
+from ..config import NO_ROUTER, SETTINGS, load, shown
 from ..version import __version__
 from .failures import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
     from ..errors import StoreBroken
     from ..http.wire import Request
+    from ..router import RouteFunction
     from ..store import Store
 
 log = logging.getLogger("waypost")
@@ -42,7 +43,17 @@ def serve(arguments: Sequence[str]) -> None:
     from ..http.server import run
     from ..stores.opening import open_store
 
-    run(_serve(open_store(values["store"], infer_types=values["infer-types"]), values))
+    route = _router(values["router"])
+    run(_serve(open_store(values["store"], infer_types=values["infer-types"]), route, values))
+
+
+def _router(named: str) -> RouteFunction | None:
+    if named == NO_ROUTER:
+        return None
+    from ..router import load_router
+
+    sys.path.insert(0, os.getcwd())  # as `python -m` has it
+    return load_router(named)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -67,22 +78,28 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=text)
         elif isinstance(setting.default, tuple):
             parser.add_argument(
-                setting.flag, action="append", metavar="HOST", help=f"{setting.text}; repeatable"
+                setting.flag,
+                action="append",
+                metavar="CIDR" if setting.name == "push-allow" else "HOST",
+                help=f"{setting.text}; repeatable",
             )
         else:
             parser.add_argument(setting.flag, metavar=setting.name.upper(), help=text)
     return parser
 
 
-async def _serve(store: Store, values: dict[str, Any]) -> None:
+async def _serve(store: Store, route: RouteFunction | None, values: dict[str, Any]) -> None:
     import asyncio
     import signal
 
     from ..http.service import run
     from ..http.site import is_loopback
+    from ..push import Pusher
+    from ..push.addresses import parse_allowed
     from ..stores.opening import described
 
     host, port = values["host"], values["port"]
+    allowed = parse_allowed(values["push-allow"])
     try:
         service = await run(
             store,
@@ -90,6 +107,9 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
             port=port,
             names=values["name"],
             access=log_request if values["access-log"] else None,
+            push=lambda broker: Pusher(broker, allowed),
+            route=route,
+            route_seconds=values["router-timeout"],
             on_broken=broken,
         )
     except OSError as error:
@@ -119,10 +139,11 @@ async def _serve(store: Store, values: dict[str, Any]) -> None:
             host,
         )
     log.info(
-        "waypost %s ready on %s; %s",
+        "waypost %s ready on %s; %s%s",
         __version__,
         address(host, service.port),
         described(values["store"]),
+        "" if route is None else f"; routed by {values['router']}",
     )
     # What is here stays; the rest lives for one group. Looking through it all again and again finds nothing.
     gc.collect()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -57,11 +58,28 @@ class BlockingClient:
     queue = _blocking(Client.queue)
     declare = _blocking(Client.declare)
     delete_queue = _blocking(Client.delete_queue)
+    channels = _blocking(Client.channels)
+    channel = _blocking(Client.channel)
+    declare_channel = _blocking(Client.declare_channel)
+    delete_channel = _blocking(Client.delete_channel)
+    objects = _blocking(Client.objects)
+    object = _blocking(Client.object)
+    declare_object = _blocking(Client.declare_object)
+    delete_object = _blocking(Client.delete_object)
+    consumers = _blocking(Client.consumers)
+    consumer = _blocking(Client.consumer)
+    declare_consumer = _blocking(Client.declare_consumer)
+    delete_consumer = _blocking(Client.delete_consumer)
+    spectators = _blocking(Client.spectators)
+    spectator = _blocking(Client.spectator)
+    set_spectator = _blocking(Client.set_spectator)
+    delete_spectator = _blocking(Client.delete_spectator)
     message = _blocking(Client.message)
     payload = _blocking(Client.payload)
     bounds = _blocking(Client.bounds)
     stats = _blocking(Client.stats)
     redrive = _blocking(Client.redrive)
+    replay = _blocking(Client.replay)
     cancel = _blocking(Client.cancel)
     purge = _blocking(Client.purge)
     job = _blocking(Client.job)
@@ -69,20 +87,24 @@ class BlockingClient:
 
     def publish_stream(
         self, messages: Iterable[NewMessage | Mapping[str, Any]], batch: int = BATCH_MESSAGES
-    ) -> Iterator[list[Published]]:
+    ) -> Generator[list[Published], None, None]:
         """Any number of messages, in batches that are each all or none; gives each batch's results."""
         return self._each(self.client.publish_stream(messages, batch))
 
     def log(
         self,
-        start: int = 1,
+        start: int | datetime | str = 1,
         n: int | None = None,
         *,
         follow: bool = False,
         topic: str | None = None,
         queue: str | None = None,
-    ) -> Iterator[dict[str, Any]]:
-        return self._each(self.client.log(start, n, follow=follow, topic=topic, queue=queue))
+        channel: str | None = None,
+    ) -> Generator[dict[str, Any], None, None]:
+        return self._each(self.client.log(start, n, follow=follow, topic=topic, queue=queue, channel=channel))
+
+    def spectate(self, name: str, *, follow: bool = True) -> Generator[dict[str, Any], None, None]:
+        return self._each(self.client.spectate(name, follow=follow))
 
     def search(self, filter: str) -> list[dict[str, Any]]:
         async def every() -> list[dict[str, Any]]:
@@ -90,12 +112,17 @@ class BlockingClient:
 
         return self.wait_for(every())
 
-    def _each(self, given: AsyncGenerator[T, None]) -> Iterator[T]:
-        while True:
-            try:
-                yield self.wait_for(_next(given))
-            except StopAsyncIteration:
-                return
+    def _each(self, given: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        try:
+            while True:
+                try:
+                    yield self.wait_for(_next(given))
+                except StopAsyncIteration:
+                    return
+        finally:
+            # Left behind unfinished, it may be found by the collector in any thread, and after the end.
+            if not self._loop.is_closed() and threading.current_thread() is not self._thread:
+                self.wait_for(_end(given))
 
     def close(self) -> None:
         if self._loop.is_closed():
@@ -116,3 +143,7 @@ class BlockingClient:
 
 async def _next(given: AsyncGenerator[T, None]) -> T:
     return await anext(given)
+
+
+async def _end(given: AsyncGenerator[T, None]) -> None:
+    await given.aclose()

@@ -5,12 +5,12 @@
         for message in await client.fetch("orders", 10, wait=5):
             await client.confirm("orders", [message.receipt])
 
-Every publish carries an Idempotency-Key, made here unless one is given, so that a publish whose answer was
+Where a queue is named, `channel="crm"` names a channel instead. Every publish carries an Idempotency-Key, made here unless one is given, so that a publish whose answer was
 lost is repeated and still is one message. What the broker refuses is raised as the error of `waypost.errors`
 that it stands for; a broker that cannot be reached, after `patience` seconds, as `Unreachable`.
 
 Messages and what is done to them have types; documents that people read (a message's journey, a queue's
-figures, events) are dicts, exactly as the broker gives them.
+figures, events) are dicts, exactly as the broker gives them, and policies are dicts as it takes them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
 
-from ..errors import JobNotFound
+from ..errors import JobNotFound, SpectatorNotFound
 from .forms import (
     Accepted,
     Body,
@@ -49,6 +49,7 @@ from .forms import (
     SettledMany,
     Span,
     decode,
+    destination,
     document,
     documents,
     encode_body,
@@ -68,6 +69,8 @@ H = TypeVar("H", bound=Handler)
 #: of a batch that `publish_stream` sends; the broker takes up to 10,000 messages and 16 MiB
 BATCH_MESSAGES = 1_000
 BATCH_BYTES = 4 << 20
+#: how often a spectator's position is stored while it reads
+POSITION_SECONDS = 1.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -193,15 +196,17 @@ class Client:
 
     async def fetch(
         self,
-        queue: str,
+        queue: str | None = None,
         n: int = 1,
         *,
+        channel: str | None = None,
         wait: float = 0.0,
         lease: float | None = None,
         topic: str | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
         """Up to `n` messages; none when nothing came within `wait` seconds."""
+        source = destination(queue, channel)
         query: Query = {
             "n": n,
             "wait": number(wait) if wait else None,
@@ -209,17 +214,18 @@ class Client:
             "topic": topic,
             "consumer": consumer or self._consumer,
         }
-        answer = await self._transport.ask("GET", path("queue", queue), query, repeatable=True, wait=wait)
+        answer = await self._transport.ask("GET", path(*source), query, repeatable=True, wait=wait)
         if answer.status == 204:
             return []
-        return [message_of(queue, fetched) for fetched in decode(answer, FetchedMany).messages]
+        return [message_of(source, fetched) for fetched in decode(answer, FetchedMany).messages]
 
     async def confirm(
         self,
-        queue: str,
-        receipts: Sequence[str],
+        queue: str | None = None,
+        receipts: Sequence[str] = (),
         outcome: str = "success",
         *,
+        channel: str | None = None,
         reason: str | None = None,
         delay: Span | None = None,
         consumer: str | None = None,
@@ -228,7 +234,7 @@ class Client:
         asked = {"receipts": list(receipts), "outcome": outcome, "reason": reason, "delay": span(delay)}
         answer = await self._transport.ask(
             "POST",
-            path("queue", queue, "confirm"),
+            path(*destination(queue, channel), "confirm"),
             {"consumer": consumer or self._consumer},
             **json_body(asked),
             repeatable=True,
@@ -236,21 +242,26 @@ class Client:
         return decode(answer, SettledMany).results
 
     async def extend(
-        self, queue: str, receipts: Sequence[str], *, lease: float | None = None
+        self,
+        queue: str | None = None,
+        receipts: Sequence[str] = (),
+        *,
+        channel: str | None = None,
+        lease: float | None = None,
     ) -> list[Extended]:
         """A new lease from now on; None: as long as the queue's."""
         asked = {"receipts": list(receipts), "lease": lease}
-        answer = await self._transport.ask(
-            "POST", path("queue", queue, "extend"), **json_body(asked), repeatable=True
-        )
+        at = path(*destination(queue, channel), "extend")
+        answer = await self._transport.ask("POST", at, **json_body(asked), repeatable=True)
         return decode(answer, ExtendedMany).results
 
     # ── workers ─────────────────────────────────────────────────────────────────────────────
 
     def worker(
         self,
-        queue: str,
+        queue: str | None = None,
         *,
+        channel: str | None = None,
         concurrency: int = 1,
         ahead: int | None = None,
         lease: float = 30.0,
@@ -259,12 +270,13 @@ class Client:
         grace: float = 10.0,
     ) -> Callable[[H], H]:
         """Register a handler, async or plain, for `work` to run. `waypost.client.worker` has the rules."""
+        source = destination(queue, channel)
 
         def register(handler: H) -> H:
             self._workers.append(
                 Worker(
                     self,
-                    queue,
+                    source,
                     handler,
                     concurrency=concurrency,
                     ahead=ahead,
@@ -332,22 +344,92 @@ class Client:
         for worker in self._workers:
             worker.stop()
 
-    # ── queues, messages, the log ───────────────────────────────────────────────────────────
+    # ── queues, channels, objects, consumers, spectators ─────────────────────────────────────
 
     async def queues(self) -> list[dict[str, Any]]:
         return documents(await self._get("/v1/queues"), "queues")
 
-    async def queue(self, name: str) -> dict[str, Any]:
-        return document(await self._get(path("v1", "queues", name)))
+    async def queue(self, name: str, *, at: datetime | str | None = None) -> dict[str, Any]:
+        """Its policy and figures; `at`: how many deliveries were in which state at that moment."""
+        return document(await self._get(path("v1", "queues", name), {"at": instant(at)}))
 
     async def declare(self, name: str, policy: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Make a queue, or give it this policy: what is left out takes its default."""
-        at = path("v1", "queues", name)
-        return document(await self._transport.ask("PUT", at, **json_body(policy or {}), repeatable=True))
+        return await self._put(path("v1", "queues", name), policy or {})
 
     async def delete_queue(self, name: str) -> None:
         """What waits in it is cancelled."""
-        await self._transport.ask("DELETE", path("v1", "queues", name), repeatable=True)
+        await self._delete(path("v1", "queues", name))
+
+    async def channels(self) -> list[dict[str, Any]]:
+        return documents(await self._get("/v1/channels"), "channels")
+
+    async def channel(self, name: str, *, at: datetime | str | None = None) -> dict[str, Any]:
+        """As `queue`, with its topics."""
+        return document(await self._get(path("v1", "channels", name), {"at": instant(at)}))
+
+    async def declare_channel(
+        self,
+        name: str,
+        topics: Sequence[str],
+        policy: Mapping[str, Any] | None = None,
+        *,
+        start: int | datetime | str | None = None,
+    ) -> dict[str, Any]:
+        """Make a channel for what is logged from now on, or from `start` on: an offset or a moment; or give it these
+        topics and this policy."""
+        since = instant(start) if isinstance(start, datetime) else start
+        asked = {"topics": list(topics), **(policy or {})}
+        return await self._put(
+            path("v1", "channels", name), asked if since is None else {**asked, "from": since}
+        )
+
+    async def delete_channel(self, name: str) -> None:
+        """What waits in it is cancelled."""
+        await self._delete(path("v1", "channels", name))
+
+    async def objects(self) -> list[dict[str, Any]]:
+        return documents(await self._get("/v1/objects"), "objects")
+
+    async def object(self, name: str) -> dict[str, Any]:
+        return document(await self._get(path("v1", "objects", name)))
+
+    async def declare_object(self, name: str, policy: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What is agreed of an object: `{"unchanged": {"ignore": ["$.exportedAt"], "window": "30d"}}`."""
+        return await self._put(path("v1", "objects", name), policy or {})
+
+    async def delete_object(self, name: str) -> None:
+        """Nothing is agreed of it any more."""
+        await self._delete(path("v1", "objects", name))
+
+    async def consumers(self) -> list[dict[str, Any]]:
+        return documents(await self._get("/v1/consumers"), "consumers")
+
+    async def consumer(self, name: str) -> dict[str, Any]:
+        return document(await self._get(path("v1", "consumers", name)))
+
+    async def declare_consumer(self, name: str, consumer: Mapping[str, Any]) -> dict[str, Any]:
+        """Register one: `{"queue": "orders", "url": "https://…"}` is pushed to, without a url it pulls."""
+        return await self._put(path("v1", "consumers", name), consumer)
+
+    async def delete_consumer(self, name: str) -> None:
+        await self._delete(path("v1", "consumers", name))
+
+    async def spectators(self) -> list[dict[str, Any]]:
+        return documents(await self._get("/v1/spectators"), "spectators")
+
+    async def spectator(self, name: str) -> dict[str, Any]:
+        """How far it has read, and how much it has not."""
+        return document(await self._get(path("v1", "spectators", name)))
+
+    async def set_spectator(self, name: str, offset: int) -> dict[str, Any]:
+        """It has read up to this offset, inclusive."""
+        return await self._put(path("v1", "spectators", name), {"offset": offset})
+
+    async def delete_spectator(self, name: str) -> None:
+        await self._delete(path("v1", "spectators", name))
+
+    # ── messages and the log ────────────────────────────────────────────────────────────────
 
     async def message(self, id: str) -> dict[str, Any]:
         """The whole document, with its journey."""
@@ -366,21 +448,23 @@ class Client:
 
     async def log(
         self,
-        start: int = 1,
+        start: int | datetime | str = 1,
         n: int | None = None,
         *,
         follow: bool = False,
         topic: str | None = None,
         queue: str | None = None,
+        channel: str | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Events from offset `start` on. `follow` goes on for ever, also over a broker's restarts: none is
-        skipped, none comes twice."""
+        """Events from an offset or a moment on. `follow` goes on for ever, also over a broker's restarts: none
+        is skipped, none comes twice."""
+        at = "/log" if topic is None else path("log", topic)
+        query: Query = {"follow": 1 if follow else None, "queue": queue, "channel": channel}
         tries = 0
         while True:
-            query: Query = {"from": start, "n": n, "follow": 1 if follow else None, "queue": queue}
+            first: Query = {"from": start} if isinstance(start, int) else {"ts": instant(start)}
             try:
-                at = "/log" if topic is None else path("log", topic)
-                async with self._transport.stream(at, query) as lines:
+                async with self._transport.stream(at, {**query, **first, "n": n}) as lines:
                     async for line in lines:
                         if line:
                             event = msgspec.json.decode(line)
@@ -397,6 +481,29 @@ class Client:
                     raise
                 await asyncio.sleep(pause)
 
+    async def spectate(self, name: str, *, follow: bool = True) -> AsyncGenerator[dict[str, Any], None]:
+        """The events that the named spectator has not read, from the oldest kept if it is new. Its position is
+        stored as you go on to the next event, at most once a second, and at the end: what you had in hand when
+        this process died comes again."""
+        try:
+            seen = stored = (await self.spectator(name))["offset"]
+        except SpectatorNotFound:
+            seen = (await self.bounds())[0] - 1
+            stored = -1
+        stored_at = asyncio.get_running_loop().time()
+        try:
+            async with aclosing(self.log(seen + 1, follow=follow)) as events:
+                async for event in events:
+                    yield event
+                    seen = event["offset"]
+                    now = asyncio.get_running_loop().time()
+                    if now >= stored_at + POSITION_SECONDS:
+                        await self.set_spectator(name, seen)
+                        stored, stored_at = seen, now
+        finally:
+            if seen != stored:
+                await self.set_spectator(name, seen)
+
     async def bounds(self) -> tuple[int, int]:
         """(oldest, head) of the log."""
         answer = await self._get("/log", {"n": 0})
@@ -407,17 +514,33 @@ class Client:
 
     # ── work on many ────────────────────────────────────────────────────────────────────────
 
-    async def redrive(self, filter: str, *, dry_run: bool = False) -> Job:
-        """Ended deliveries back to their queues; dead letters, unless the filter names states."""
-        return await self._start_job("/v1/redrive", {"filter": filter, "dryRun": dry_run})
+    async def redrive(
+        self, filter: str, *, dry_run: bool = False, rate: float | None = None, consumer: str | None = None
+    ) -> Job:
+        """Ended deliveries back to where they were; dead letters, unless the filter names states. `rate`: so many
+        a second; `consumer`: only this one may have them then."""
+        return await self._on_many("redrive", filter, dry_run, rate, consumer)
 
-    async def cancel(self, filter: str, *, dry_run: bool = False) -> Job:
-        """Waiting deliveries out of their queues."""
-        return await self._start_job("/v1/cancel", {"filter": filter, "dryRun": dry_run})
+    async def replay(
+        self, filter: str, *, dry_run: bool = False, rate: float | None = None, consumer: str | None = None
+    ) -> Job:
+        """As `redrive`, of everything that has ended: also what was confirmed."""
+        return await self._on_many("replay", filter, dry_run, rate, consumer)
 
-    async def purge(self, queue: str) -> Job:
-        """Everything that waits in a queue out of it."""
-        return await self._start_job(path("v1", "queues", queue, "purge"), {})
+    async def cancel(self, filter: str, *, dry_run: bool = False, rate: float | None = None) -> Job:
+        """Waiting deliveries out of their queues and channels."""
+        return await self._on_many("cancel", filter, dry_run, rate, None)
+
+    async def _on_many(
+        self, what: str, filter: str, dry_run: bool, rate: float | None, consumer: str | None
+    ) -> Job:
+        asked = {"filter": filter, "dryRun": dry_run, "rate": number(rate), "consumer": consumer}
+        return await self._start_job(path("v1", what), asked)
+
+    async def purge(self, queue: str | None = None, *, channel: str | None = None) -> Job:
+        """Everything that waits in a queue or channel out of it."""
+        kind, name = destination(queue, channel)
+        return await self._start_job(path("v1", f"{kind}s", name, "purge"), {})
 
     async def payload(self, id: str) -> bytes:
         """A message's body as it was sent."""
@@ -430,16 +553,27 @@ class Client:
         """The job's document once it has ended."""
         if job.id is None:
             raise JobNotFound("of a dry run")
+        return [document async for document in self.job_steps(job.id, every)][-1]
+
+    async def job_steps(self, id: str, every: float = 0.1) -> AsyncGenerator[dict[str, Any], None]:
+        """The job's document again and again, the last time when it has ended."""
         while True:
-            document = await self.job(job.id)
+            document = await self.job(id)
+            yield document
             if document.get("ended") is not None:
-                return document
+                return
             await asyncio.sleep(every)
 
     async def _start_job(self, at: str, asked: Mapping[str, Any]) -> Job:
         answer = await self._transport.ask("POST", at, **json_body(asked), repeatable=False)
         accepted = decode(answer, Accepted)
-        return Job(accepted.job, accepted.matched)
+        return Job(accepted.job, accepted.matched, accepted.states)
+
+    async def _put(self, at: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return document(await self._transport.ask("PUT", at, **json_body(asked), repeatable=True))
+
+    async def _delete(self, at: str) -> None:
+        await self._transport.ask("DELETE", at, repeatable=True)
 
     async def _get(self, at: str, query: Query | None = None) -> Answer:
         return await self._transport.ask("GET", at, query, repeatable=True)

@@ -18,6 +18,8 @@ from .transport import Answer, not_ours
 
 #: seconds, text such as "5m", or a timedelta
 Span = float | str | timedelta
+#: ("queue", its name) or ("channel", its name): how its path begins
+Destination = tuple[str, str]
 #: bytes as they are; text as UTF-8; anything else as JSON
 Body = Any
 
@@ -35,7 +37,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     #: needed to confirm or extend it
     receipt: str
-    queue: str
+    #: where it was fetched: one of the two
+    queue: str | None
+    channel: str | None
     attempt: int
     topics: tuple[str, ...]
     object: str | None
@@ -96,6 +100,8 @@ class Job(msgspec.Struct, frozen=True):
 
     id: str | None
     matched: int
+    #: after a dry run: how many of them are in which state
+    states: dict[str, int] = {}
 
 
 # ── on the wire ─────────────────────────────────────────────────────────────────────────────────
@@ -116,6 +122,7 @@ class ExtendedMany(msgspec.Struct):
 class Accepted(msgspec.Struct):
     matched: int
     job: str | None = None
+    states: dict[str, int] = {}
 
 
 class FetchedOne(msgspec.Struct, rename="camel"):
@@ -162,7 +169,16 @@ def json_body(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"headers": {"Content-Type": "application/json"}, "body": msgspec.json.encode(given)}
 
 
-def message_of(queue: str, fetched: FetchedOne) -> Message:
+def destination(queue: str | None, channel: str | None) -> Destination:
+    if queue is not None and channel is None:
+        return "queue", queue
+    if channel is not None and queue is None:
+        return "channel", channel
+    raise RequestInvalid("a queue or a channel, one of them", 'fetch("orders"), fetch(channel="crm")')
+
+
+def message_of(source: Destination, fetched: FetchedOne) -> Message:
+    kind, name = source
     if fetched.body_base64 is not None:
         body = base64.b64decode(fetched.body_base64)
     else:
@@ -170,7 +186,8 @@ def message_of(queue: str, fetched: FetchedOne) -> Message:
     return Message(
         id=fetched.id,
         receipt=fetched.receipt,
-        queue=queue,
+        queue=name if kind == "queue" else None,
+        channel=name if kind == "channel" else None,
         attempt=fetched.attempt,
         topics=fetched.topics,
         object=fetched.object,

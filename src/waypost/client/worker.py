@@ -15,7 +15,7 @@ Rules
 * `stop` fetches no more, lets everything held come to its end, and confirms it. After `grace` seconds what
   runs is cancelled, and what has not ended is handed back with outcome retry. A plain function runs in a
   thread and cannot be cancelled: then its lease decides.
-* A broker that is away is waited for; a queue that does not exist yet, too.
+* A broker that is away is waited for; a queue or channel that does not exist yet, too.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ..delivery import Outcome
-from ..errors import QueueNotFound, Refused, WaypostError
+from ..errors import ChannelNotFound, QueueNotFound, Refused, WaypostError
 from .transport import Unreachable
 
 if TYPE_CHECKING:
-    from .forms import Extended, Message, Settled
+    from .forms import Destination, Extended, Message, Settled
 
 log = logging.getLogger("waypost.worker")
 
@@ -114,9 +114,10 @@ class Pulls(Protocol):
 
     async def fetch(
         self,
-        queue: str,
+        queue: str | None = ...,
         n: int = ...,
         *,
+        channel: str | None = ...,
         wait: float = ...,
         lease: float | None = ...,
         topic: str | None = ...,
@@ -125,17 +126,23 @@ class Pulls(Protocol):
 
     async def confirm(
         self,
-        queue: str,
-        receipts: Sequence[str],
+        queue: str | None = ...,
+        receipts: Sequence[str] = ...,
         outcome: str = ...,
         *,
+        channel: str | None = ...,
         reason: str | None = ...,
         delay: float | str | None = ...,
         consumer: str | None = ...,
     ) -> list[Settled]: ...
 
     async def extend(
-        self, queue: str, receipts: Sequence[str], *, lease: float | None = ...
+        self,
+        queue: str | None = ...,
+        receipts: Sequence[str] = ...,
+        *,
+        channel: str | None = ...,
+        lease: float | None = ...,
     ) -> list[Extended]: ...
 
 
@@ -143,7 +150,7 @@ class Worker:
     def __init__(
         self,
         client: Pulls,
-        queue: str,
+        source: Destination,
         handler: Handler,
         *,
         concurrency: int = 1,
@@ -155,13 +162,15 @@ class Worker:
     ) -> None:
         if concurrency < 1:
             raise ValueError("concurrency is at least 1")
-        self.queue, self.handler = queue, handler
-        self._client = client
+        kind, self.name = source
+        self.queue = self.name if kind == "queue" else None
+        self.channel = self.name if kind == "channel" else None
+        self.handler, self._client = handler, client
         self._concurrency = concurrency
         self._capacity = concurrency + (concurrency if ahead is None else ahead)
         self._lease, self._topic, self._consumer, self._grace = lease, topic, consumer, grace
         self._threads = (
-            None if inspect.iscoroutinefunction(handler) else ThreadPoolExecutor(concurrency, queue)
+            None if inspect.iscoroutinefunction(handler) else ThreadPoolExecutor(concurrency, self.name)
         )
         #: by receipt: buffered, running, or ended and not confirmed yet
         self._held: dict[str, Message] = {}
@@ -207,15 +216,18 @@ class Worker:
                 messages = await self._client.fetch(
                     self.queue,
                     min(self._room(), MOST_AT_ONCE),
+                    channel=self.channel,
                     wait=WAIT_SECONDS,
                     lease=self._lease,
                     topic=self._topic,
                     consumer=self._consumer,
                 )
             except WaypostError as error:
-                if not isinstance(error, Unreachable | QueueNotFound) and not _passes(error):
+                if not isinstance(error, Unreachable | QueueNotFound | ChannelNotFound) and not _passes(
+                    error
+                ):
                     raise
-                log.log(logging.DEBUG if told else logging.WARNING, "%s: %s; trying on", self.queue, error)
+                log.log(logging.DEBUG if told else logging.WARNING, "%s: %s; trying on", self.name, error)
                 told = True
                 await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.0))
                 continue
@@ -257,14 +269,14 @@ class Worker:
             verdict = SUCCESS
         except asyncio.CancelledError:
             if self._threads is not None:
-                log.warning("%s: %s still runs; its lease decides", self.queue, message.id)
+                log.warning("%s: %s still runs; its lease decides", self.name, message.id)
                 self._held.pop(message.receipt, None)
                 return
             verdict = HANDED_BACK
         except Exception as error:
             verdict = verdict_on(error)
             if not isinstance(error, Retry | Invalid | NotInterested):
-                log.warning("%s: %s failed: %s", self.queue, message.id, verdict.reason, exc_info=error)
+                log.warning("%s: %s failed: %s", self.name, message.id, verdict.reason, exc_info=error)
         self._settle(message, verdict)
 
     # ── confirm ─────────────────────────────────────────────────────────────────────────────
@@ -296,6 +308,7 @@ class Worker:
                 self.queue,
                 receipts,
                 verdict.outcome.value,
+                channel=self.channel,
                 reason=verdict.reason,
                 delay=verdict.delay,
                 consumer=self._consumer,
@@ -303,10 +316,10 @@ class Worker:
             for result in results:
                 if result.stale:
                     log.warning(
-                        "%s: receipt %s was stale; its message comes again", self.queue, result.receipt
+                        "%s: receipt %s was stale; its message comes again", self.name, result.receipt
                     )
         except WaypostError as error:
-            log.error("%s: %d messages not confirmed, they come again: %s", self.queue, len(receipts), error)
+            log.error("%s: %d messages not confirmed, they come again: %s", self.name, len(receipts), error)
         finally:
             for receipt in receipts:
                 self._held.pop(receipt, None)
@@ -320,9 +333,11 @@ class Worker:
                 continue
             try:
                 async with asyncio.timeout(self._lease / 3):
-                    results = await self._client.extend(self.queue, list(self._held), lease=self._lease)
+                    results = await self._client.extend(
+                        self.queue, list(self._held), channel=self.channel, lease=self._lease
+                    )
             except (TimeoutError, WaypostError) as error:
-                log.warning("%s: lease not extended: %s", self.queue, error or "it took too long")
+                log.warning("%s: lease not extended: %s", self.name, error or "it took too long")
                 continue
             stale = {result.receipt for result in results if result.stale}
             for message in [message for message in self._buffer if message.receipt in stale]:

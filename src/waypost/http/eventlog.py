@@ -1,6 +1,6 @@
 """The event log: every transition in order, a line of JSON each, for those who only watch.
 
-    GET /log?from=1&n=100      GET /log?follow=1      GET /log/fruit.*?ts=10:00
+    GET /log?from=1&n=100      GET /log?follow=1      GET /log/fruit.*?ts=20200101101010      GET /log?spectator=audit
 
 An answer is streamed in chunks at the reader's pace. Without `n` it ends at the head as it was when asked;
 with `follow` it stays open, and an empty line every 15 s says that it still is. A range that breaks
@@ -16,18 +16,19 @@ import msgspec
 
 from waypost.broker import Broker
 from waypost.delivery import L
-from waypost.errors import LogTrimmed, NotOffered, PayloadReaped, RequestInvalid
+from waypost.errors import LogTrimmed, NotOffered, PayloadReaped, RequestInvalid, SpectatorNotFound
 from waypost.http.given import check_query, flag, pattern, whole
 from waypost.http.head import Head
 from waypost.http.payload import read_payload
 from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Failure, Parameter, Route
 from waypost.http.schemas import ARROW, COUNT, FLAG, NAME, NDJSON, TEXT, TOPIC, lines
+from waypost.http.starting import check_moment_kept, check_offset
 from waypost.http.wire import Request
 from waypost.instants import parse_instant
 from waypost.names import check_name
-from waypost.routing import topic_matches
 from waypost.store import Event
+from waypost.topics import topic_matches
 from waypost.wire import body_json, event_json
 
 #: a follower hears something at least so often
@@ -44,12 +45,16 @@ class Reading(msgspec.Struct, frozen=True):
     n: int | None
     follow: bool
     payload: bool
+    #: one of these at most
     queue: str | None
+    channel: str | None
     topic: str | None
 
     def wants(self, event: Event) -> bool:
-        if self.queue is not None and event.queue != self.queue:
-            return False
+        if self.queue is not None:
+            return event.queue == self.queue
+        if self.channel is not None:
+            return event.channel == self.channel
         if self.topic is not None:
             envelope = event.envelope
             return (
@@ -60,47 +65,53 @@ class Reading(msgspec.Struct, frozen=True):
         return True
 
 
-def reading_of(head: Head, broker: Broker, oldest: int, newest: int) -> Reading:
+def reading_of(head: Head, broker: Broker) -> Reading:
     check_query(head)
     if ARROW in head.headers.get("accept", ""):
         raise NotOffered("the log as an Arrow stream", "leave Accept out and read newline JSON")
     query = head.query
     n = query.get("n")
-    queue = query.get("queue")
-    topic = head.params.get("topic")
+    queue, channel = query.get("queue"), query.get("channel")
+    topic = head.params.get("topic", query.get("topic"))
+    if sum(chosen is not None for chosen in (queue, channel, topic)) > 1:
+        raise RequestInvalid(
+            "more than one of queue, channel and topic",
+            "a topic gives L events, a queue or channel all but those: ask for one of them",
+        )
     return Reading(
-        _start(query, broker, oldest, newest),
+        _start(query, broker),
         None if n is None else whole(n, "n", 0, _FURTHEST),
         flag(query.get("follow"), "follow"),
         flag(query.get("payload"), "payload"),
         None if queue is None else check_name(queue),
+        None if channel is None else check_name(channel, "channel"),
         None if topic is None else pattern(topic),
     )
 
 
-def _start(query: dict[str, str], broker: Broker, oldest: int, newest: int) -> int:
-    if "ts" in query:
-        if "from" in query:
-            raise RequestInvalid("both from and ts", "start at an offset or at an instant")
-        return broker.store.offset_at(parse_instant(query["ts"], broker.clock()))
-    if "from" not in query:
-        return oldest
-    start = max(1, whole(query["from"], "from", 0, _FURTHEST))
-    if start > newest + 1:
+def _start(query: dict[str, str], broker: Broker) -> int:
+    store = broker.store
+    given = [name for name in ("from", "ts", "spectator") if name in query]
+    if len(given) > 1:
         raise RequestInvalid(
-            f"offset {start} is beyond the head, {newest}",
-            f"from={newest + 1}&follow=1 waits for what comes next",
-            "OFFSET_BEYOND_HEAD",
+            f"both {given[0]} and {given[1]}", "start at an offset, at an instant, or where a spectator is"
         )
-    if start < oldest:
-        raise LogTrimmed(oldest)
-    return start
+    if "ts" in query:
+        return store.offset_at(check_moment_kept(parse_instant(query["ts"], broker.clock()), store))
+    if "spectator" in query:
+        spectator = store.spectator(check_name(query["spectator"], "spectator"))
+        if spectator is None:
+            raise SpectatorNotFound(query["spectator"])
+        return check_offset(spectator.offset + 1, store)
+    if "from" in query:
+        return check_offset(whole(query["from"], "from", 0, _FURTHEST), store)
+    return store.bounds()[0]
 
 
 def rows(broker: Broker) -> list[Route]:
     async def read(request: Request) -> None:
         oldest, newest = broker.store.bounds()
-        reading = reading_of(request.head, broker, oldest, newest)
+        reading = reading_of(request.head, broker)
         headers = [("Waypost-Head", str(newest)), ("Waypost-Oldest", str(oldest))]
         if request.head.method == "HEAD":
             request.answer(200, b"", NDJSON, headers)
@@ -110,11 +121,16 @@ def rows(broker: Broker) -> list[Route]:
     parameters = (
         Parameter("from", "query", "the first offset, inclusive; else the oldest", COUNT),
         Parameter("ts", "query", "start at this instant instead", TEXT),
+        Parameter("spectator", "query", "start after what this spectator has read", NAME),
         Parameter("n", "query", "at most so many events", COUNT),
         Parameter("follow", "query", "stay open and go on as the log grows", FLAG),
         Parameter("payload", "query", "with the bodies of L events", FLAG),
     )
-    queue = Parameter("queue", "query", "only events of this queue, which are never L, U or X", NAME)
+    chosen = (
+        Parameter("queue", "query", "only events of this queue, which are never L, U or X", NAME),
+        Parameter("channel", "query", "likewise of this channel", NAME),
+        Parameter("topic", "query", "only L events with this topic; `fruit.*` is a prefix", TOPIC),
+    )
 
     def row(path: str, summary: str, *more: Parameter) -> Route:
         return Route(
@@ -135,13 +151,14 @@ def rows(broker: Broker) -> list[Route]:
             },
             failures=(
                 Failure(400, "OFFSET_BEYOND_HEAD", "and other words that name what is malformed"),
+                failure(SpectatorNotFound),
                 failure(LogTrimmed),
                 failure(NotOffered, "Arrow"),
             ),
         )
 
     return [
-        row("/log", "Read or follow the event log", queue),
+        row("/log", "Read or follow the event log", *chosen),
         row(
             "/log/{topic}",
             "L events with this topic",

@@ -18,8 +18,9 @@ import msgspec
 
 from waypost.broker import Broker, Waiter
 from waypost.commands import Fetch, Fetched
+from waypost.destinations import Kind
 from waypost.errors import QueueNotFound, Refused, RequestInvalid
-from waypost.http.given import check_query, pattern, said, whole
+from waypost.http.given import named, pattern, said, whole
 from waypost.http.head import Head
 from waypost.http.refusals import refuse
 from waypost.http.wire import Request, render
@@ -44,9 +45,9 @@ class Plan(msgspec.Struct, frozen=True):
     lenient: bool = False
 
 
-def plan(head: Head) -> Plan:
-    """Of GET /queue/{name}."""
-    check_query(head)
+def plan(kind: Kind, head: Head) -> Plan:
+    """Of GET /queue/{name} or /channel/{name}."""
+    name = named(head, kind.word)
     query = head.query
     n = query.get("n")
     lease = query.get("lease")
@@ -58,7 +59,8 @@ def plan(head: Head) -> Plan:
         )
     return Plan(
         Fetch(
-            queue=check_name(head.params["name"]),
+            queue=name,
+            kind=kind,
             consumer=check_name(said(head, "waypost-consumer", "consumer") or ANONYMOUS, "consumer"),
             n=1 if n is None else whole(n, "n", 1, MOST_AT_ONCE),
             lease_us=None if lease is None else check_lease(parse_span(lease, "lease")),

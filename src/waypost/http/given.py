@@ -13,7 +13,7 @@ from functools import lru_cache
 from waypost.errors import RequestInvalid
 from waypost.http.head import Head
 from waypost.http.routes import Route
-from waypost.names import check_topic
+from waypost.names import check_name, check_topic
 
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _FLAGS = {"1": True, "true": True, "": True, "0": False, "false": False}
@@ -30,6 +30,12 @@ def check_query(head: Head) -> None:
                     f"known here: {', '.join(known)}" if known else "none is taken here",
                     "UNKNOWN_PARAMETER",
                 )
+
+
+def named(head: Head, what: str = "queue") -> str:
+    """The path's name, and beside it no parameter that the route does not document."""
+    check_query(head)
+    return check_name(head.params["name"], what)
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -12,6 +13,8 @@ from prometheus_client.registry import Collector
 
 from waypost.broker import Broker
 from waypost.delivery import ENDED, LETTERS, OPEN
+from waypost.errors import NotOffered
+from waypost.http.consumers import Pushing
 from waypost.http.wire import Stats
 from waypost.version import __version__
 
@@ -20,9 +23,20 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 OF_A_DELIVERY = sorted(OPEN | ENDED)
 
 
+T = TypeVar("T")
+
+
+def offered(read: Callable[[], Sequence[T]]) -> Sequence[T]:
+    """What a store shows, or nothing where it does not have such things."""
+    try:
+        return read()
+    except NotOffered:
+        return ()
+
+
 class Metrics(Collector):
-    def __init__(self, broker: Broker, http: Stats) -> None:
-        self._broker, self._http = broker, http
+    def __init__(self, broker: Broker, http: Stats, push: Pushing | None) -> None:
+        self._broker, self._http, self._push = broker, http, push
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -37,6 +51,9 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("waypost", "this broker", {"version": __version__})
         yield from self._queues()
+        yield from self._channels()
+        yield from self._objects_and_spectators()
+        yield from self._pushes()
         yield from self._store()
         yield from self._commits()
         yield from self._wire()
@@ -56,6 +73,52 @@ class Metrics(Collector):
             ready.add_metric([queue.name], queue.ready)
             held.add_metric([queue.name], queue.bytes)
         yield from (states, ready, held)
+
+    def _channels(self) -> Iterator[Metric]:
+        """There may be thousands: only the states that something is in."""
+        states = GaugeMetricFamily(
+            "waypost_channel_deliveries", "deliveries in each state", labels=["channel", "state"]
+        )
+        ready = GaugeMetricFamily(
+            "waypost_channel_ready", "deliveries that a fetch would find", labels=["channel"]
+        )
+        held = GaugeMetricFamily("waypost_channel_bytes", "bytes of what has not ended", labels=["channel"])
+        for channel in offered(self._broker.store.channels):
+            for state, count in channel.states.items():
+                if count:
+                    states.add_metric([channel.name, LETTERS[state]], count)
+            ready.add_metric([channel.name], channel.ready)
+            held.add_metric([channel.name], channel.bytes)
+        yield from (states, ready, held)
+
+    def _objects_and_spectators(self) -> Iterator[Metric]:
+        unchanged = CounterMetricFamily(
+            "waypost_unchanged", "messages that repeated the last one", labels=["object", "producer"]
+        )
+        waiting = GaugeMetricFamily(
+            "waypost_object_waiting", "messages in L, for which nobody has decided yet", labels=["object"]
+        )
+        for object in offered(self._broker.store.objects):
+            for producer, count in object.unchanged.items():
+                unchanged.add_metric([object.name, producer], count)
+            waiting.add_metric([object.name], object.logged)
+        lag = GaugeMetricFamily("waypost_spectator_lag", "events that it has not read", labels=["spectator"])
+        for spectator in offered(self._broker.store.spectators):
+            lag.add_metric([spectator.name], spectator.lag)
+        yield from (unchanged, waiting, lag)
+
+    def _pushes(self) -> Iterator[Metric]:
+        sent = CounterMetricFamily("waypost_push_requests", "requests sent", labels=["consumer", "result"])
+        flying = GaugeMetricFamily("waypost_push_in_flight", "requests under way", labels=["consumer"])
+        opened = GaugeMetricFamily(
+            "waypost_push_breaker_open", "1 while nothing is sent because it failed", labels=["consumer"]
+        )
+        for name, figures in () if self._push is None else self._push.all_figures().items():
+            sent.add_metric([name, "success"], figures.succeeded)
+            sent.add_metric([name, "failure"], figures.failed)
+            flying.add_metric([name], figures.in_flight)
+            opened.add_metric([name], figures.breaker != "closed")
+        yield from (sent, flying, opened)
 
     def _store(self) -> Iterator[Metric]:
         stats = self._broker.store.stats()

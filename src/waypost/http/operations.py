@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from waypost.broker import Broker
 from waypost.delivery import STATES
+from waypost.http.consumers import Pushing, push_figures_json
 from waypost.http.given import check_query
-from waypost.http.metrics import CONTENT_TYPE, Metrics
+from waypost.http.metrics import CONTENT_TYPE, Metrics, offered
 from waypost.http.refusals import guarded
 from waypost.http.routes import Content, Route, Routes
 from waypost.http.schemas import JSON, SCHEMAS, TEXT, ref
 from waypost.http.server import Server
 from waypost.http.wire import Request
+from waypost.store import QueueInfo
 from waypost.version import __version__
-from waypost.wire import RESTING
+from waypost.wire import RESTING, RESTING_IN_CHANNELS, depth_of
 
 _encode = msgspec.json.Encoder().encode
 
 
-def rows(broker: Broker, server: Callable[[], Server], routes: Callable[[], Routes]) -> list[Route]:
+def _together(places: Sequence[QueueInfo], letters: Iterable[str]) -> dict[str, Any]:
+    """The figures of several queues or channels, added up."""
+    return {
+        "count": len(places),
+        "depth": sum(depth_of(place.states) for place in places),
+        "states": {
+            letter: sum(place.states.get(STATES[letter], 0) for place in places) for letter in letters
+        },
+        "ready": sum(place.ready for place in places),
+        "bytes": sum(place.bytes for place in places),
+    }
+
+
+def rows(
+    broker: Broker,
+    server: Callable[[], Server],
+    routes: Callable[[], Routes],
+    push: Pushing | None,
+) -> list[Route]:
     """`server` and `routes` are asked for when a request needs them: they are made from these rows."""
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -45,7 +66,7 @@ def rows(broker: Broker, server: Callable[[], Server], routes: Callable[[], Rout
     def show_metrics(request: Request) -> None:
         check_query(request.head)
         if not metrics:
-            metrics.append(Metrics(broker, server().stats))
+            metrics.append(Metrics(broker, server().stats, push))
         request.answer(200, metrics[0].text(), CONTENT_TYPE)
 
     def openapi(request: Request) -> None:
@@ -57,20 +78,23 @@ def rows(broker: Broker, server: Callable[[], Server], routes: Callable[[], Rout
     def stats(request: Request) -> None:
         check_query(request.head)
         committer, http, store = broker.committer, server().stats, broker.store.stats()
-        queues = broker.store.queues()
         form = {
             "version": __version__,
             "uptimeSeconds": round(loop.time() - started, 3),
             "log": {"oldest": store.oldest, "head": store.head},
             "diskBytes": store.disk_bytes,
-            "queues": {
-                "count": len(queues),
-                "states": {
-                    letter: sum(queue.states.get(STATES[letter], 0) for queue in queues) for letter in RESTING
-                },
-                "ready": sum(queue.ready for queue in queues),
-                "bytes": sum(queue.bytes for queue in queues),
+            "queues": _together(broker.store.queues(), RESTING),
+            "channels": _together(offered(broker.store.channels), RESTING_IN_CHANNELS),
+            "unchanged": {
+                info.name: info.unchanged for info in offered(broker.store.objects) if info.unchanged
             },
+            "spectators": {
+                info.name: {"offset": info.offset, "lag": info.lag}
+                for info in offered(broker.store.spectators)
+            },
+            "push": {}
+            if push is None
+            else {name: push_figures_json(figures) for name, figures in push.all_figures().items()},
             "commits": {
                 "groups": committer.groups,
                 "commands": committer.commands,

@@ -97,8 +97,8 @@ def plan(head: Head) -> Plan:
         more["ttl_us"] = parse_span(ttl, "ttl")
     if (priority := said(head, "waypost-priority", "priority")) is not None:
         more["priority"] = whole(priority, "priority", 0, 9)
-    # Nothing is compared with earlier messages yet, so there is nothing to skip.
-    flag(said(head, "waypost-force", "force"), "force")
+    if flag(said(head, "waypost-force", "force"), "force"):
+        more["force"] = True
     return Plan(_envelope(head, topics), more)
 
 

@@ -1,6 +1,7 @@
-"""QueTipp's paths: messages in by topic, out of a queue by fetch, confirm and extend.
+"""QueTipp's paths: messages in by topic, out of a queue or channel by fetch, confirm and extend.
 
-POST /in/{topic}   POST /in/{object}/{topic}   GET /queue/{name}   POST /queue/{name}/confirm   …/extend
+POST /in/{topic}      GET /queue/{name}      POST /queue/{name}/confirm      POST /queue/{name}/extend
+POST /in/{object}/{topic}   /channel/{name}       /channel/{name}/confirm         /channel/{name}/extend
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import msgspec
 from waypost.broker import Broker
 from waypost.commands import Confirm, Extend
 from waypost.delivery import Outcome
-from waypost.errors import Busy, ConsumerRequired, QueueNotFound, Refused, RequestInvalid
+from waypost.destinations import Kind
+from waypost.errors import Busy, ChannelNotFound, ConsumerRequired, QueueNotFound, Refused, RequestInvalid
 from waypost.http import fetching
-from waypost.http.given import check_query, said
+from waypost.http.answering import WRONG
+from waypost.http.given import named, said
 from waypost.http.publishing import FAILURES, PARAMETERS, TOPICS, answer_with_state, publisher
 from waypost.http.refusals import failure, guarded, refuse
-from waypost.http.routes import Content, Failure, Parameter, Route
+from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, LEASE, NAME, TOPIC, ref
 from waypost.http.wire import Request
 from waypost.instants import parse_span
@@ -30,9 +33,7 @@ MOST_RECEIPTS = 10_000
 LONGEST_REASON_BYTES = 8_192
 
 _TOPIC = Parameter("topic", "path", "a dotted name; its root names a queue", TOPIC)
-_NAME = Parameter("name", "path", "the queue", NAME)
 _CONSUMER = Parameter("consumer", "query", "who fetches or confirms; or Waypost-Consumer", NAME)
-_WRONG = Failure(400, "REQUEST_INVALID", "and other words that name what is malformed")
 _ANY_BODY = Content("the message, any bytes; Content-Type is kept as its mimeType", {"*/*": {}})
 
 
@@ -65,14 +66,15 @@ _CONFIRM_HINT = '{"receipts":["…"],"outcome":"success|invalid|not-interested|r
 _EXTEND_HINT = '{"receipts":["…"],"lease":30}'
 
 
-def confirm_command(queue: str, body: bytes) -> Confirm:
+def confirm_command(kind: Kind, name: str, body: bytes) -> Confirm:
     given: _Confirm = read_json(_confirm, body, _CONFIRM_HINT)
     if given.reason is not None and len(given.reason.encode()) > LONGEST_REASON_BYTES:
         raise RequestInvalid("the reason is too long", f"at most {LONGEST_REASON_BYTES} bytes")
     if given.delay is not None and given.outcome is not Outcome.RETRY:
         raise RequestInvalid(f"a delay with outcome {given.outcome.value}", "only a retry can be delayed")
     return Confirm(
-        queue=queue,
+        queue=name,
+        kind=kind,
         receipts=given.all(),
         outcome=given.outcome,
         reason=given.reason,
@@ -80,23 +82,23 @@ def confirm_command(queue: str, body: bytes) -> Confirm:
     )
 
 
-def extend_command(queue: str, body: bytes) -> Extend:
+def extend_command(kind: Kind, name: str, body: bytes) -> Extend:
     given: _Extend = read_json(_extend, body, _EXTEND_HINT)
     lease_us = None if given.lease is None else check_lease(parse_span(given.lease, "lease"))
-    return Extend(queue=queue, receipts=given.all(), lease_us=lease_us)
+    return Extend(queue=name, kind=kind, receipts=given.all(), lease_us=lease_us)
 
 
-def _queue_of(request: Request) -> str:
+def _name_of(kind: Kind, request: Request) -> str:
     head = request.head
-    queue: str | None = head.parsed
-    if queue is None:
-        check_query(head)
+    name: str | None = head.parsed
+    if name is None:
+        name = named(head, kind.word)
         consumer = said(head, "waypost-consumer", "consumer")
         if consumer is not None:
             # The receipt knows who fetched; a name that could not have is a mistake all the same.
             check_name(consumer, "consumer")
-        queue = head.parsed = check_name(head.params["name"])
-    return queue
+        head.parsed = name
+    return name
 
 
 def _answer_results(form: Any, request: Request, results: Any) -> None:
@@ -111,17 +113,13 @@ def _answer_results(form: Any, request: Request, results: Any) -> None:
 
 
 def rows(broker: Broker) -> list[Route]:
+    return [*_in_rows(broker), *_out_rows(broker, Kind.QUEUE), *_out_rows(broker, Kind.CHANNEL)]
+
+
+def _in_rows(broker: Broker) -> list[Route]:
     publish = publisher(broker, answer_with_state)
 
-    def confirm(request: Request) -> None:
-        command = confirm_command(_queue_of(request), request.body)
-        broker.submit(command, partial(_answer_results, settled_text, request))
-
-    def extend(request: Request) -> None:
-        command = extend_command(_queue_of(request), request.body)
-        broker.submit(command, partial(_answer_results, extended_text, request))
-
-    def publish_row(pattern: str, *path: Parameter) -> Route:
+    def row(pattern: str, *path: Parameter) -> Route:
         return Route(
             "POST",
             pattern,
@@ -134,32 +132,50 @@ def rows(broker: Broker) -> list[Route]:
             parameters=(*path, TOPICS, *PARAMETERS),
             request=_ANY_BODY,
             responses={201: Content("stored", {JSON: ref("Published")}, {"X-Message-Id": "its id"})},
-            failures=(_WRONG, *FAILURES, failure(Busy)),
+            failures=(WRONG, *FAILURES, failure(Busy)),
         )
 
-    def receipts_row(pattern: str, handler: Any, summary: str, takes: str, gives: str) -> Route:
+    return [
+        row("/in/{topic}", _TOPIC),
+        row("/in/{object}/{topic}", Parameter("object", "path", "the business type", NAME), _TOPIC),
+    ]
+
+
+def _out_rows(broker: Broker, kind: Kind) -> list[Route]:
+    """Of queues or of channels: one way for both."""
+    word = kind.word
+    missing = failure(QueueNotFound if kind is Kind.QUEUE else ChannelNotFound)
+    name = Parameter("name", "path", f"the {word}", NAME)
+
+    def confirm(request: Request) -> None:
+        command = confirm_command(kind, _name_of(kind, request), request.body)
+        broker.submit(command, partial(_answer_results, settled_text, request))
+
+    def extend(request: Request) -> None:
+        command = extend_command(kind, _name_of(kind, request), request.body)
+        broker.submit(command, partial(_answer_results, extended_text, request))
+
+    def receipts_row(verb: str, handler: Any, summary: str, takes: str, gives: str) -> Route:
         return Route(
             "POST",
-            pattern,
+            f"/{word}/{{name}}/{verb}",
             guarded(handler),
             verb="confirm",
             name_parameter="name",
             cacheable=True,
             tag="messages",
             summary=summary,
-            parameters=(_NAME, _CONSUMER),
+            parameters=(name, _CONSUMER),
             request=Content("", {JSON: ref(takes)}),
             responses={200: Content("one result for each receipt", {JSON: ref(gives)})},
-            failures=(_WRONG, failure(QueueNotFound), failure(Busy)),
+            failures=(WRONG, missing, failure(Busy)),
         )
 
     return [
-        publish_row("/in/{topic}", _TOPIC),
-        publish_row("/in/{object}/{topic}", Parameter("object", "path", "the business type", NAME), _TOPIC),
         Route(
             "GET",
-            "/queue/{name}",
-            fetching.fetcher(broker, fetching.plan),
+            f"/{word}/{{name}}",
+            fetching.fetcher(broker, partial(fetching.plan, kind)),
             verb="fetch",
             name_parameter="name",
             cacheable=True,
@@ -167,7 +183,7 @@ def rows(broker: Broker) -> list[Route]:
             tag="messages",
             summary="Fetch one message as it was sent, or with n several as JSON",
             parameters=(
-                _NAME,
+                name,
                 _CONSUMER,
                 Parameter(
                     "n",
@@ -182,7 +198,7 @@ def rows(broker: Broker) -> list[Route]:
                     {"type": "number", "minimum": 0, "maximum": 60},
                 ),
                 Parameter("topic", "query", "only messages with this topic; `fruit.*` is a prefix", TOPIC),
-                Parameter("lease", "query", "how long it is kept from others; else the queue's", LEASE),
+                Parameter("lease", "query", f"how long it is kept from others; else the {word}'s", LEASE),
             ),
             responses={
                 200: Content(
@@ -199,12 +215,8 @@ def rows(broker: Broker) -> list[Route]:
                 ),
                 204: Content("nothing came within the wait"),
             },
-            failures=(_WRONG, failure(ConsumerRequired), failure(QueueNotFound), failure(Busy)),
+            failures=(WRONG, failure(ConsumerRequired), missing, failure(Busy)),
         ),
-        receipts_row(
-            "/queue/{name}/confirm", confirm, "Say what became of fetched messages", "Confirm", "SettledMany"
-        ),
-        receipts_row(
-            "/queue/{name}/extend", extend, "Keep fetched messages for longer", "Extend", "ExtendedMany"
-        ),
+        receipts_row("confirm", confirm, "Say what became of fetched messages", "Confirm", "SettledMany"),
+        receipts_row("extend", extend, "Keep fetched messages for longer", "Extend", "ExtendedMany"),
     ]

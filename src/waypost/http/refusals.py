@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from waypost.errors import Refused
+from waypost.errors import LogTrimmed, Refused
 from waypost.http.problem import Problem
 from waypost.http.routes import Failure
 from waypost.http.wire import Request
@@ -19,8 +19,9 @@ _ABBREVIATIONS = {"Json", "Id"}
 
 
 def problem_of(refused: Refused) -> Problem:
-    after = refused.retry_after
-    headers = () if after is None else [("Retry-After", str(after))]
+    headers = [] if refused.retry_after is None else [("Retry-After", str(refused.retry_after))]
+    if isinstance(refused, LogTrimmed):
+        headers.append(("Waypost-Oldest", str(refused.oldest)))
     return Problem(refused.status, refused.code, title_of(refused), refused.detail, refused.hint, headers)
 
 

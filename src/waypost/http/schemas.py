@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from waypost.consumers import MOST_CONCURRENCY
 from waypost.delivery import Outcome
 from waypost.policy import DEFAULT, policy_json
-from waypost.wire import RESTING
+from waypost.topics import MOST_PATTERNS
+from waypost.wire import RESTING, RESTING_IN_CHANNELS
 
 Schema = dict[str, Any]
 
@@ -83,10 +85,10 @@ _POLICY: dict[str, Schema] = {
     "lease": LEASE,
     "retries": {"type": "integer", "minimum": 1, "maximum": 9},
     "complete": {
-        "anyOf": [{"enum": ["any", "per_topic"]}, {"type": "integer", "minimum": 0, "maximum": 100}]
+        "anyOf": [{"enum": ["any", "all", "per_topic"]}, {"type": "integer", "minimum": 0, "maximum": 100}]
     },
     "order": {"enum": ["fifo", "key"]},
-    "latestOnly": {"const": False},
+    "latestOnly": FLAG,
     "kick": FLAG,
     "ttl": {"anyOf": [{"type": "null"}, SPAN]},
     "backoff": given({"base": SPAN, "cap": SPAN}),
@@ -104,6 +106,26 @@ _POLICY_OUT = _POLICY | {
     "ttl": {"type": ["number", "string", "null"]},
     "backoff": record({"base": _SPAN_OUT, "cap": _SPAN_OUT}),
 }
+_PATTERN = TOPIC | {
+    "pattern": r"^(\*|[a-z0-9][a-z0-9_-]*(\.[^,*#\x00-\x1f\x7f-\xa0]*)?(\.\*)?)$",
+}
+_PATTERNS: Schema = {"type": "array", "items": _PATTERN, "maxItems": MOST_PATTERNS}
+_PATH: Schema = {"type": "string", "pattern": r"^\$(\.[A-Za-z0-9_]+|\[\*\]|\[[0-9]{1,9}\])+$"}
+_RATE: Schema = {"type": ["number", "null"], "minimum": 0.001, "maximum": 1_000_000}
+SECRET: Schema = {"type": "string", "pattern": "^whsec_[A-Za-z0-9+/]{32,86}={0,2}$"}
+
+
+def _figures(letters: tuple[str, ...]) -> Schema:
+    return record(
+        {
+            "depth": COUNT,
+            "states": record({letter: COUNT for letter in letters}),
+            "ready": COUNT,
+            "bytes": COUNT,
+        }
+    )
+
+
 _BODY: dict[str, Schema] = {"body": MAYBE_TEXT, "bodyBase64": TEXT}
 _META: Schema = {"type": "object", "additionalProperties": TEXT}
 _ABOUT: dict[str, Schema] = {
@@ -216,43 +238,153 @@ SCHEMAS: dict[str, Schema] = {
         tuple(_EVENT_OF_L),
     ),
     "Policy": given(_POLICY) | {"examples": [policy_json(DEFAULT)]},
-    "Queue": record(
+    "Queue": record({"name": NAME, **_POLICY_OUT, "created": INSTANT, "figures": _figures(RESTING)}),
+    "Queues": record({"queues": {"type": "array", "items": ref("Queue")}}),
+    "NewChannel": given(
+        {
+            "topics": _PATTERNS | {"minItems": 1},
+            "from": {"anyOf": [{"const": "now"}, COUNT, INSTANT]},
+            **_POLICY,
+        },
+        ("topics",),
+    ),
+    "Channel": record(
         {
             "name": NAME,
+            "topics": TOPICS,
             **_POLICY_OUT,
             "created": INSTANT,
+            "figures": _figures(RESTING_IN_CHANNELS),
+            "job": MAYBE_TEXT,
+        },
+        ("job",),
+    ),
+    "Channels": record({"channels": {"type": "array", "items": ref("Channel")}}),
+    "Depths": record(
+        {
+            "name": NAME,
+            "at": INSTANT,
+            "offset": COUNT,
             "figures": record(
                 {
-                    "states": record({letter: COUNT for letter in RESTING}),
-                    "ready": COUNT,
-                    "bytes": COUNT,
+                    "depth": COUNT,
+                    "states": record({letter: COUNT for letter in RESTING_IN_CHANNELS}, ("N",)),
                 }
             ),
         }
     ),
-    "Queues": record({"queues": {"type": "array", "items": ref("Queue")}}),
+    "ObjectPolicy": given(
+        {
+            "unchanged": {
+                "anyOf": [
+                    {"type": "null"},
+                    given({"ignore": {"type": "array", "items": _PATH}, "window": SPAN}),
+                ]
+            },
+            "route": {"enum": ["inline", "spark"]},
+        }
+    ),
+    "Object": record(
+        {
+            "name": NAME,
+            "unchanged": {
+                "anyOf": [
+                    {"type": "null"},
+                    record({"ignore": {"type": "array", "items": TEXT}, "window": _SPAN_OUT}),
+                ]
+            },
+            "route": {"enum": ["inline", "spark"]},
+            "figures": record(
+                {"unchanged": {"type": "object", "additionalProperties": COUNT}, "waiting": COUNT}
+            ),
+        }
+    ),
+    "Objects": record({"objects": {"type": "array", "items": ref("Object")}}),
+    "NewConsumer": given(
+        {
+            "url": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^https?://"}]},
+            "queue": NAME,
+            "channel": NAME,
+            "topics": _PATTERNS,
+            "secret": {"anyOf": [SECRET, {"type": "array", "items": SECRET, "minItems": 1, "maxItems": 2}]},
+            "concurrency": {"type": "integer", "minimum": 1, "maximum": MOST_CONCURRENCY},
+            "rate": _RATE,
+            "timeout": {"type": "number", "minimum": 0.1, "maximum": 600},
+            "kick": FLAG,
+            "paused": FLAG,
+        }
+    )
+    | {"oneOf": [{"required": ["queue"]}, {"required": ["channel"]}]},
+    "Consumer": record(
+        {
+            "name": NAME,
+            "url": MAYBE_TEXT,
+            "queue": MAYBE_TEXT,
+            "channel": MAYBE_TEXT,
+            "topics": TOPICS,
+            "secrets": COUNT,
+            "secret": SECRET,
+            "concurrency": COUNT,
+            "rate": {"type": ["number", "null"]},
+            "timeout": _SPAN_OUT,
+            "kick": FLAG,
+            "paused": FLAG,
+            "created": INSTANT,
+            "figures": {"anyOf": [{"type": "null"}, ref("PushFigures")]},
+        },
+        ("secret",),
+    ),
+    "Consumers": record({"consumers": {"type": "array", "items": ref("Consumer")}}),
+    "PushFigures": record(
+        {
+            "sent": COUNT,
+            "succeeded": COUNT,
+            "failed": COUNT,
+            "inFlight": COUNT,
+            "breaker": {"enum": ["closed", "open", "half-open"]},
+            "lastError": MAYBE_TEXT,
+            "lastErrorAt": MAYBE_INSTANT,
+            "lastSuccess": MAYBE_INSTANT,
+        }
+    ),
+    "Position": record({"offset": COUNT | {"maximum": 2**62 - 1}}),
+    "Spectator": record({"name": NAME, "offset": COUNT, "lag": COUNT, "at": INSTANT}),
+    "Spectators": record({"spectators": {"type": "array", "items": ref("Spectator")}}),
     "Accepted": record({"job": TEXT, "matched": COUNT}),
-    "Matched": record({"matched": COUNT}),
+    "Matched": record(
+        {
+            "matched": COUNT,
+            "states": {"type": "object", "propertyNames": LETTER, "additionalProperties": COUNT},
+        }
+    ),
     "Job": record(
         {
             "id": TEXT,
-            "kind": {"enum": ["redrive", "cancel", "purge", "delete"]},
+            "kind": {"enum": ["redrive", "replay", "cancel", "purge", "delete", "backfill"]},
             "matched": COUNT,
             "done": COUNT,
+            "consumer": MAYBE_TEXT,
+            "rate": {"type": ["number", "null"]},
             "started": INSTANT,
             "ended": MAYBE_INSTANT,
         }
     ),
-    "Selection": given({"filter": TEXT, "dryRun": FLAG}, ("filter",)),
+    "Redrive": given(
+        {"filter": TEXT, "dryRun": FLAG, "rate": _RATE, "consumer": {"anyOf": [{"type": "null"}, NAME]}},
+        ("filter",),
+    ),
+    "Cancel": given({"filter": TEXT, "dryRun": FLAG, "rate": _RATE}, ("filter",)),
     "Delivery": record(
         {
             "messageId": TEXT,
             "sequence": COUNT,
-            "queue": TEXT,
+            "queue": MAYBE_TEXT,
+            "channel": MAYBE_TEXT,
             "slot": COUNT,
             "state": LETTER,
             "attempt": COUNT,
             "consumer": MAYBE_TEXT,
+            "named": MAYBE_TEXT,
             "reason": MAYBE_TEXT,
             "created": INSTANT,
             "changed": INSTANT,

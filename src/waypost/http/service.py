@@ -9,19 +9,33 @@ To stop is to answer what is under way, commit it, and close the store.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable
 
 from waypost.broker import Broker
 from waypost.errors import StoreBroken
-from waypost.http import api, eventlog, mqcore, operations, quetipp
+from waypost.http import (
+    consumers,
+    destinations,
+    eventlog,
+    jobs,
+    messages,
+    mqcore,
+    objects,
+    operations,
+    quetipp,
+    spectators,
+)
+from waypost.http.consumers import Pushing
 from waypost.http.head import Head
 from waypost.http.limits import Limits
 from waypost.http.problem import Problem
 from waypost.http.routes import Route, Routes
 from waypost.http.server import Server
 from waypost.http.wire import Request
+from waypost.router import RouteFunction
 from waypost.store import Store
 
 log = logging.getLogger("waypost")
@@ -29,13 +43,15 @@ log = logging.getLogger("waypost")
 #: the exit status of a process whose store broke
 BROKEN_EXIT = 1
 DRAIN_SECONDS = 10.0
+#: of it, what webhooks under way may take; then they are cut off, and their messages go back
+PUSH_SHARE = 0.8
 
 
 class Serving:
     """A broker that can be asked over HTTP."""
 
-    def __init__(self, broker: Broker, server: Server) -> None:
-        self.broker, self.server = broker, server
+    def __init__(self, broker: Broker, server: Server, push: Pushing | None) -> None:
+        self.broker, self.server, self.push = broker, server, push
 
     @property
     def port(self) -> int:
@@ -47,7 +63,8 @@ class Serving:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
-        await self.server.drain(seconds)
+        pushing = [] if self.push is None else [self.push.stop(PUSH_SHARE * seconds)]
+        await asyncio.gather(self.server.drain(seconds), *pushing)
         await self.broker.close()
 
 
@@ -69,16 +86,26 @@ async def run(
     authorize: Callable[[Head], Problem | None] | None = None,
     rows: Iterable[Route] = (),
     access: Callable[[Request, int], None] | None = None,
+    route: RouteFunction | None = None,
+    route_seconds: float = 5.0,
+    push: Callable[[Broker], Pushing] | None = None,
     on_broken: Callable[[StoreBroken], None] = exit_at_once,
 ) -> Serving:
-    """Serve a store; `rows` are those of other edges. Raises OSError when the address cannot be had."""
-    broker = Broker(store, on_broken=on_broken)
+    """Serve a store. `rows` are those of other edges, `route` decides where messages go and has `route_seconds` for each, `push`
+    makes what pushes. Raises OSError when the address cannot be had."""
+    broker = Broker(store, on_broken=on_broken, route=route, route_seconds=route_seconds)
+    pusher = None if push is None else push(broker)
     table = Routes(
         [
-            *operations.rows(broker, lambda: server, lambda: table),
+            *operations.rows(broker, lambda: server, lambda: table, pusher),
             *quetipp.rows(broker),
             *eventlog.rows(broker),
-            *api.rows(broker),
+            *messages.rows(broker),
+            *destinations.rows(broker),
+            *objects.rows(broker),
+            *consumers.rows(broker, pusher),
+            *spectators.rows(broker),
+            *jobs.rows(broker),
             *rows,
             *mqcore.rows(broker),
         ]
@@ -90,4 +117,6 @@ async def run(
     except BaseException:
         await broker.close()
         raise
-    return Serving(broker, server)
+    if pusher is not None:
+        pusher.start()
+    return Serving(broker, server, pusher)

@@ -8,3 +8,7 @@ IDEMPOTENCY_KEPT_US = 24 * 3_600 * 1_000_000
 FETCH_BYTES = 16 << 20
 #: how many rows a fetch filtered by topic looks at
 TOPIC_SCAN = 1_000
+#: how long named spectators keep the log from being trimmed
+SPECTATORS_HOLD_US = 30 * 86_400 * 1_000_000
+#: of a routing function's failure, the end is kept
+LONGEST_FAILURE = 4_000

@@ -47,8 +47,13 @@ from ..instants import SECOND
 from ..message import Entropy, Envelope, make_id, make_receipt, parse_id, parse_receipt, payload_hash
 from ..policy import DEFAULT, Policy
 from ..store import Store
+from .channels import ChannelTests
 from .clock import MovableClock, seeded_entropy
+from .contents import ContentTests
+from .decisions import ConsumerTests, DecisionTests
 from .hand import Hand, audit, publish
+from .moments import MomentTests
+from .selections import SelectionTests
 
 #: opens the store of this test, again with what it held when it is called again
 OpenStore = Callable[[MovableClock, Entropy], Store]
@@ -57,7 +62,7 @@ DAY = 86_400.0
 RETRY, INVALID, NOT_INTERESTED = Outcome.RETRY, Outcome.INVALID, Outcome.NOT_INTERESTED
 
 
-class StoreTests:
+class StoreTests(ChannelTests, ContentTests, ConsumerTests, DecisionTests, SelectionTests, MomentTests):
     #: whether what it acknowledged is there again when it is opened again
     durable = True
 
@@ -1581,7 +1586,7 @@ class StoreTests:
         second = hand.publish("a.x", body=b"2").id
         hand.confirm(hand.one("a", "ann"), INVALID, reason="bad")
 
-        def ids(**filter: Any) -> list[tuple[str, str]]:
+        def ids(**filter: Any) -> list[tuple[str, str | None]]:
             return [(found.message_id, found.queue) for found in hand.found(**filter)]
 
         assert ids() == [(first, "a"), (first, "b"), (second, "a")]

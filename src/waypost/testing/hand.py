@@ -5,6 +5,7 @@ hand.publish("a.x"); [got] = hand.fetch("a"); hand.confirm(got)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -12,8 +13,13 @@ from typing import Any
 from ..commands import (
     Command,
     Confirm,
+    Decide,
+    DeclareChannel,
+    DeclareConsumer,
     Declared,
+    DeclareObject,
     DeclareQueue,
+    DeleteChannel,
     DeleteQueue,
     Fetch,
     Fetched,
@@ -29,13 +35,16 @@ from ..commands import (
     Tick,
     Work,
 )
+from ..consumers import Consumer
 from ..delivery import MESSAGE_TRANSITIONS, TRANSITIONS, L, Outcome, State, U, X
+from ..destinations import Kind
 from ..errors import Refused
 from ..filters import Filter
 from ..message import Envelope, payload_hash
 from ..names import ANONYMOUS
+from ..objects import ObjectPolicy, Unchanged
 from ..policy import Policy
-from ..store import DeliveryInfo, Event, Store
+from ..store import DeliveryInfo, Event, QueueInfo, Store
 from .clock import MovableClock
 
 #: far more turns than any test needs: a command that says "more is left" for ever fails instead of hanging
@@ -68,6 +77,31 @@ class Hand:
         declared: Declared = self.do(DeclareQueue(name, Policy(**policy)))
         return declared
 
+    def channel(
+        self,
+        name: str,
+        *topics: str,
+        start: int | None = None,
+        start_at: int | None = None,
+        **policy: Any,
+    ) -> Declared:
+        declared: Declared = self.do(
+            DeclareChannel(name=name, topics=topics, start=start, start_at=start_at, policy=Policy(**policy))
+        )
+        return declared
+
+    def unchanged(self, object: str, *ignore: str, **given: Any) -> None:
+        """From now on repetitions of its messages are unchanged."""
+        self.do(DeclareObject(object, ObjectPolicy(unchanged=Unchanged(ignore=ignore, **given))))
+
+    def register(self, name: str, **consumer: Any) -> Declared:
+        declared: Declared = self.do(DeclareConsumer(name, Consumer(**consumer)))
+        return declared
+
+    def decide(self, id: str, **given: Any) -> Published:
+        published: Published = self.do(Decide(id=id, **given))
+        return published
+
     def publish(self, *topics: str, **given: Any) -> Published:
         published: Published = self.do(publish(*topics, **given))
         return published
@@ -79,6 +113,10 @@ class Hand:
     def fetch(self, queue: str, consumer: str = ANONYMOUS, n: int = 1, **given: Any) -> list[Fetched]:
         fetched: list[Fetched] = self.do(Fetch(queue=queue, consumer=consumer, n=n, **given))
         return fetched
+
+    def listen(self, channel: str, consumer: str = ANONYMOUS, n: int = 1, **given: Any) -> list[Fetched]:
+        """A fetch from a channel."""
+        return self.fetch(channel, consumer, n, kind=Kind.CHANNEL, **given)
 
     def one(self, queue: str, consumer: str = ANONYMOUS, **given: Any) -> Fetched:
         (fetched,) = self.fetch(queue, consumer, **given)
@@ -112,15 +150,18 @@ class Hand:
         self.clock.move(seconds)
         self.tick()
 
-    def job(self, kind: JobKind, matched: int = 0, **filter: Any) -> Job:
-        """Started and worked to its end."""
-        return self.finish(self.do(StartJob(kind=kind, filter=Filter(**filter), matched=matched)))
+    def job(self, kind: JobKind, to: str | None = None, **filter: Any) -> Job:
+        """Started and worked to its end; `to`: the consumer that it is for."""
+        return self.finish(self.do(StartJob(kind=kind, filter=Filter(**filter), matched=0, consumer=to)))
 
     def redrive(self, **filter: Any) -> Job:
         return self.job(JobKind.REDRIVE, **filter)
 
     def delete(self, queue: str) -> Job:
         return self.finish(self.do(DeleteQueue(queue)))
+
+    def delete_channel(self, channel: str) -> Job:
+        return self.finish(self.do(DeleteChannel(channel)))
 
     def finish(self, job: Job) -> Job:
         self.work()
@@ -137,8 +178,16 @@ class Hand:
         return message.deliveries
 
     def states(self, id: str) -> str:
-        """The letters of its deliveries, as `a:Q b:F`."""
-        return " ".join(f"{delivery.queue}:{delivery.state.name}" for delivery in self.deliveries(id))
+        """The letters of its deliveries, as `a:Q b:F @c:S`, where c is a channel."""
+        return " ".join(
+            f"{delivery.queue or f'@{delivery.channel}'}:{delivery.state.name}"
+            for delivery in self.deliveries(id)
+        )
+
+    def message_state(self, id: str) -> State:
+        message = self.store.message(id)
+        assert message is not None, f"no message {id}"
+        return message.state
 
     def state(self, id: str) -> State:
         (delivery,) = self.deliveries(id)
@@ -178,9 +227,9 @@ def audit(store: Store) -> None:
     events = store.events(oldest, head) if oldest <= head else []
     assert [event.offset for event in events] == list(range(oldest, head + 1)), "offsets are dense"
     assert all(one.at <= two.at for one, two in pairwise(events)), "`at` never falls"
-    resting: dict[tuple[int, str, int], list[State]] = {}
+    resting: dict[_Place, list[State]] = {}
     for event in events:
-        if event.queue is None:
+        if event.queue is None and event.channel is None:
             assert event.to_state in MESSAGE_TRANSITIONS[event.from_state], event
             assert event.to_state in (L, U, X), event
             assert event.slot is None, event
@@ -188,27 +237,38 @@ def audit(store: Store) -> None:
             assert event.from_state is not None, event
             assert event.to_state in TRANSITIONS[event.from_state], event
             assert event.slot is not None, event
-        assert (event.envelope is not None) is (event.to_state is L), event
+            assert None in (event.queue, event.channel), event
+        assert (event.envelope is not None) is (event.to_state is L and event.from_state is None), event
+        assert (event.same_as is not None) is (event.to_state is U), event
     deliveries = list(listing(store, Filter()))
     if oldest > 1:
         return
-    # One queue name can have had several incarnations, so a place can hold several deliveries of one message.
+    # One name can have had several incarnations, so a place can hold several deliveries of one message.
     for event in events:
-        if event.queue is None or event.slot is None or event.from_state is None:
+        if event.slot is None or event.from_state is None:
             continue
-        there = resting.setdefault((event.sequence, event.queue, event.slot), [])
+        there = resting.setdefault((event.sequence, event.queue, event.channel, event.slot), [])
         if event.from_state is L:
             there.append(event.to_state)
-        else:
-            assert event.from_state in there, f"{event} leaves a state that nothing was in"
-            there[there.index(event.from_state)] = event.to_state
-    shown: dict[tuple[int, str, int], list[State]] = {}
+            continue
+        assert event.from_state in there, f"{event} leaves a state that nothing was in"
+        there.remove(event.from_state)
+        if event.to_state is not L:
+            there.append(event.to_state)
+    shown: dict[_Place, list[State]] = {}
     for delivery in deliveries:
-        shown.setdefault((delivery.sequence, delivery.queue, delivery.slot), []).append(delivery.state)
+        place = (delivery.sequence, delivery.queue, delivery.channel, delivery.slot)
+        shown.setdefault(place, []).append(delivery.state)
     assert {place: sorted(states) for place, states in resting.items() if place in shown} == {
         place: sorted(states) for place, states in shown.items()
     }, "the log and the deliveries disagree"
-    for queue in store.queues():
-        held = [delivery for delivery in deliveries if delivery.queue == queue.name]
-        assert sum(queue.states.values()) <= len(held), f"{queue.name} counts more than it has"
-        assert queue.ready <= sum(queue.states.get(state, 0) for state in (State.Q, State.R))
+    held = Counter((delivery.queue, delivery.channel) for delivery in deliveries)
+    counted: list[tuple[QueueInfo, int]] = [(info, held[info.name, None]) for info in store.queues()]
+    counted += [(info, held[None, info.name]) for info in store.channels()]
+    for info, count in counted:
+        assert sum(info.states.values()) <= count, f"{info.name} counts more than it has"
+        assert info.ready <= sum(info.states.get(state, 0) for state in (State.Q, State.R))
+
+
+#: (sequence, queue, channel, slot)
+_Place = tuple[int, str | None, str | None, int]

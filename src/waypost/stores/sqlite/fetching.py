@@ -16,10 +16,11 @@ import apsw
 
 from ...commands import Fetch, Fetched, Staged
 from ...delivery import E, F, K, Q, Reason, Step
-from ...errors import ConsumerRequired, QueueNotFound
+from ...destinations import Kind
+from ...errors import ChannelNotFound, ConsumerRequired, QueueNotFound
 from ...message import Entropy, Envelope, make_id, make_receipt, payload_hash
 from ...names import ANONYMOUS
-from ...routing import topic_matches
+from ...topics import any_topic_matches
 from .. import FETCH_BYTES, TOPIC_SCAN
 from .names import Destination, Names
 from .pending import INSERT_FETCH, Pending
@@ -43,6 +44,10 @@ _MESSAGES = f"""
 _NEXT = f"""
     select r.priority, r.sequence, r.slot, {_MESSAGE} from ready r cross join messages m on m.sequence = r.sequence
     where r.destination = ? and (r.priority, r.sequence, r.slot) >= (?, ?, ?) order by 1, 2, 3 limit 1"""
+_NEXT_NAMED = f"""
+    select r.priority, r.sequence, r.slot, {_MESSAGE} from named r cross join messages m on m.sequence = r.sequence
+    where r.destination = ? and r.consumer = ? and (r.priority, r.sequence, r.slot) >= (?, ?, ?)
+    order by 1, 2, 3 limit 1"""
 #: plain integers, because an enum's cost more in the hot path
 _F, _Q = int(F), int(Q)
 
@@ -60,13 +65,14 @@ class Fetching:
         """The plain fetches of one queue share one look at it."""
         looked: dict[Destination, list[Row]] = {}
         for index, command in enumerate(commands):
-            queue = self._names.queues.get(command.queue)
+            queue = self._names.existing[command.kind].get(command.queue)
             if queue is None:
-                results.append(QueueNotFound(command.queue))
+                missing = QueueNotFound if command.kind is Kind.QUEUE else ChannelNotFound
+                results.append(missing(command.queue))
             elif queue.policy.counts_consumers and command.consumer == ANONYMOUS:
                 results.append(
                     ConsumerRequired(
-                        f"queue {queue.name!r} counts its consumers (complete: {queue.policy.complete})"
+                        f"{queue.kind.word} {queue.name!r} counts its consumers (complete: {queue.policy.complete})"
                     )
                 )
             elif not queue.handed_out:
@@ -78,7 +84,11 @@ class Fetching:
             else:
                 rows = looked.get(queue)
                 if rows is None:
-                    wanted = sum(other.n for other in commands[index:] if other.queue == command.queue)
+                    wanted = sum(
+                        other.n
+                        for other in commands[index:]
+                        if other.queue == command.queue and other.kind is command.kind
+                    )
                     rows = looked[queue] = self._look(queue, wanted)
                 results.append(self._fetch_plain(queue, command, rows))
 
@@ -116,6 +126,7 @@ class Fetching:
         until_at = now + (queue.policy.lease_us if command.lease_us is None else command.lease_us)
         fetched: list[Fetched] = []
         bytes = 0
+        is_queue = queue.is_queue
         while len(fetched) < wanted:
             if not rows:
                 rows += self._look(queue, wanted - len(fetched))
@@ -168,7 +179,7 @@ class Fetching:
             )
             pending.taken[number, priority] = (sequence, slot)
             states[was] -= 1
-            if message.alone:
+            if message.alone and is_queue:
                 leases[offset] = Lease(
                     receipt, message.id, sequence, number, slot, attempt, consumer, now, size
                 )
@@ -206,6 +217,9 @@ class Fetching:
         place = queue.marks.get(consumer, (0, 0, 0)) if command.topic is None else (0, 0, 0)
         while len(fetched) < command.n and passed < TOPIC_SCAN:
             row = self._db.execute(_NEXT, (queue.number, *place)).get
+            if queue.named:
+                own = self._db.execute(_NEXT_NAMED, (queue.number, consumer, *place)).get
+                row = own if row is None or (own is not None and own[:3] < row[:3]) else row
             if row is None:
                 break
             priority, sequence, number, *columns = row
@@ -237,9 +251,7 @@ class Fetching:
         command: Fetch,
         consumer: int,
     ) -> bool:
-        if command.topic is not None and not any(
-            topic_matches(command.topic, topic) for topic in message.envelope.topics
-        ):
+        if command.topic is not None and not any_topic_matches(command.topic, message.envelope.topics):
             return False
         if command.consumer == ANONYMOUS:
             return True
@@ -290,7 +302,7 @@ class Fetching:
         slot.consumer, slot.reason = consumer, None
         slot.last, slot.since_at, slot.due_at = offset, now, until_at
         ledger.fetched(slot, was)
-        if policy.kick:
+        if policy.kick or slot.kick:
             ledger.take(slot, Step((K,), None, None, slot.tries))
         return Fetched(
             message.id,

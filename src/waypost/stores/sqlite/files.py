@@ -27,7 +27,7 @@ from ...errors import StoreUnusable
 
 #: "WAYP", in the file's header
 APPLICATION_ID = 0x57415950
-VERSION = 1
+VERSION = 2
 #: the first release without the bug that corrupts a file when two connections write and checkpoint at once
 OLDEST_SQLITE = (3, 51, 3)
 #: how long another reader may hold up the checkpoint at start
@@ -37,6 +37,10 @@ PREGROWN_BYTES = 24 << 20
 
 #: from version -> the SQL that leads to the next
 Migrations = dict[int, str]
+
+
+def known_migrations() -> Migrations:
+    return {version: schema_text(f"v{version + 1}.sql") for version in range(1, VERSION)}
 
 
 def schema_text(name: str = "schema.sql") -> str:
@@ -109,7 +113,7 @@ def open_file(
             raise StoreUnusable(
                 f"{path} cannot have a write-ahead log ({mode}): is it on a network file system?"
             )
-        _check_version(connection, path, now, migrations or {})
+        _check_version(connection, path, now, known_migrations() | (migrations or {}))
         _checkpoint(connection, path)
         sync_path(path.parent)
         if pregrown_bytes:

@@ -2,85 +2,177 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...commands import JOB_STATES, Job, JobKind, StartJob, Work
 from ...delivery import C, Q, Reason, Step
+from ...destinations import Kind
 from ...filters import Filter
+from ...routing import Slots
+from ..pace import next_at, slice_of
 from .names import Destination, Names
 from .reading import SEARCH_WINDOW, Reader
 from .rows import Db, filter_of, filter_text
 from .slots import Ledger, Slot
 
-_REASONS = {
-    JobKind.CANCEL: Reason.CANCELLED,
-    JobKind.PURGE: Reason.PURGED,
-    JobKind.DELETE: Reason.QUEUE_DELETED,
-}
+#: how many slots a message of these topics gets there
+SlotsIn = Callable[[Destination, tuple[str, ...]], Slots]
+
+_AGAIN = (JobKind.REDRIVE, JobKind.REPLAY)
 
 
 class Jobs:
-    def __init__(self, db: Db, names: Names, reader: Reader, ledger: Ledger) -> None:
+    def __init__(self, db: Db, names: Names, reader: Reader, ledger: Ledger, slots_in: SlotsIn) -> None:
         self._db, self._names, self._reader, self._ledger = db, names, reader, ledger
+        self._slots_in = slots_in
 
     def start(self, command: StartJob) -> Job:
-        return self.open(command.kind, command.filter, command.matched, None)
+        return self.open(
+            command.kind, command.filter, command.matched, consumer=command.consumer, rate=command.rate
+        )
 
-    def open(self, kind: JobKind, filter: Filter, matched: int, queue: Destination | None) -> Job:
+    def open(
+        self,
+        kind: JobKind,
+        filter: Filter,
+        matched: int,
+        place: Destination | None = None,
+        *,
+        after: int = 0,
+        consumer: str | None = None,
+        rate: float | None = None,
+    ) -> Job:
         number = (self._db.execute("select max(number) from jobs").get or 0) + 1
         self._db.execute(
-            "insert into jobs values (?, ?, ?, ?, ?, ?, 0, ?, 0, ?, null)",
+            "insert into jobs values (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, null, ?, ?, 0)",
             (
                 number,
                 kind,
                 filter_text(filter),
-                queue.number if queue else None,
+                place.number if place else None,
                 self._ledger.head,
                 max(self._names.by_number, default=0),
+                after,
                 matched,
                 self._ledger.now,
+                consumer,
+                rate,
             ),
         )
         return job_of(self._db, number)
 
     def work(self, command: Work) -> bool:
         row = self._db.execute(
-            "select number, kind, filter, destination, until, newest, after from jobs where ended_at is null"
-            " order by number limit 1"
+            "select number, kind, filter, destination, until, newest, after, consumer, rate from jobs"
+            " where ended_at is null and next_at <= ? order by number limit 1",
+            (self._ledger.now,),
         ).get
         if row is None:
             return False
-        number, kind, filter, destination, until, newest, after = row
-        chosen = filter_of(filter)
-        began, done = after, 0
-        while done < command.limit and after < until and after < began + SEARCH_WINDOW:
-            found, following = self._reader.search(chosen, after, command.limit - done)
-            for queue_number, info in found:
-                if info.sequence <= until and queue_number <= newest and destination in (None, queue_number):
-                    slot = self._ledger.slot(info.sequence, queue_number, info.slot)
-                    done += self._work_on(JobKind(kind), slot)
-            after = until if following is None else following
-        ended_at = self._ledger.now if done < command.limit and after >= until else None
+        number, kind, filter, destination, until, newest, after, consumer, rate = row
+        limit = slice_of(command.limit, rate)
+        if kind == JobKind.BACKFILL:
+            done, after = self._fill(self._names.by_number[destination], after, until, limit)
+        else:
+            chosen = filter_of(filter)
+            began, done = after, 0
+            while done < limit and after < until and after < began + SEARCH_WINDOW:
+                found, following = self._reader.search(chosen, after, limit - done)
+                for place, info in found:
+                    if info.sequence <= until and place <= newest and destination in (None, place):
+                        slot = self._ledger.slot(info.sequence, place, info.slot)
+                        done += self._work_on(JobKind(kind), slot, consumer)
+                after = until if following is None else following
+        ended_at = self._ledger.now if done < limit and after >= until else None
         self._db.execute(
-            "update jobs set after = ?, done = done + ?, ended_at = ? where number = ?",
-            (after, done, ended_at, number),
+            "update jobs set after = ?, done = done + ?, ended_at = ?, next_at = ? where number = ?",
+            (after, done, ended_at, next_at(self._ledger.now, done, rate), number),
         )
-        return self._db.execute("select 1 from jobs where ended_at is null limit 1").get is not None
+        return self.working()
 
-    def _work_on(self, kind: JobKind, slot: Slot) -> bool:
+    def working(self) -> bool:
+        """Whether one may go on now."""
+        found = self._db.execute(
+            "select 1 from jobs where ended_at is null and next_at <= ? limit 1", (self._ledger.now,)
+        ).get
+        return found is not None
+
+    def next_at(self) -> int | None:
+        """When the next of those that wait may go on."""
+        at: int | None = self._db.execute(
+            "select min(next_at) from jobs where ended_at is null and next_at > ?", (self._ledger.now,)
+        ).get
+        return at
+
+    def _work_on(self, kind: JobKind, slot: Slot, consumer: str | None) -> bool:
         """Whether it was one that the job may touch."""
         if slot.state not in JOB_STATES[kind] or slot.queue.deleted != (kind is JobKind.DELETE):
             return False
-        if kind is JobKind.REDRIVE:
-            if self._db.execute("select body is null from messages where sequence = ?", (slot.sequence,)).get:
-                return False  # what has no body any more cannot be delivered again
-            self._ledger.take(slot, Step((Q,), Reason.REDRIVEN))
-        else:
-            self._ledger.take(slot, Step((C,), _REASONS[kind], None, slot.tries))
+        if kind not in _AGAIN:
+            self._ledger.take(slot, Step((C,), _cancel_reason(kind, slot.queue.kind), None, slot.tries))
+            return True
+        if self._db.execute("select body is null from messages where sequence = ?", (slot.sequence,)).get:
+            return False  # what has no body any more cannot be delivered again
+        reason = Reason.REPLAYED if kind is JobKind.REPLAY else Reason.REDRIVEN
+        if slot.route is None:
+            self._ledger.unroute(slot, reason)
+            return True
+        if consumer is not None:
+            slot.named = self._names.party(consumer)
+        self._ledger.take(slot, Step((Q,), reason))
         return True
+
+    def _fill(self, channel: Destination, after: int, until: int, limit: int) -> tuple[int, int]:
+        """What a channel that begins in the past gets of older messages: nothing twice, and nothing that is still in L, since
+        that comes by itself. (how many slots, how far it came)"""
+        if channel.deleted:
+            return 0, until
+        done, last = 0, min(until, after + SEARCH_WINDOW)
+        rows = self._db.execute(
+            "select m.sequence, m.topics, m.object, m.key from messages m where m.sequence > ? and m.sequence <= ?"
+            " and m.route is not null and m.same_as is null and m.body is not null and m.topics <> ''"
+            " order by m.sequence",
+            (after, last),
+        ).fetchall()
+        for sequence, topics, object, key in rows:
+            if done >= limit:
+                return done, sequence - 1
+            done += self._bring(channel, sequence, tuple(topics.split(",")), object, key)
+        return done, last
+
+    def _bring(
+        self,
+        channel: Destination,
+        sequence: int,
+        topics: tuple[str, ...],
+        object: str | None,
+        key: str | None,
+    ) -> int:
+        if channel not in self._names.subscribers.find(topics):
+            return 0
+        route = self._db.execute("select route from messages where sequence = ?", (sequence,)).get
+        if any(place[0] == channel.number for place, _ in self._reader.states(sequence, route)):
+            return 0
+        slots = self._slots_in(channel, topics)
+        for number, named in enumerate(slots):
+            party = None if named is None else self._names.party(named)
+            slot = self._ledger.later_slot(sequence, channel, number, named=party, reason=Reason.BACKFILLED)
+            self._ledger.begin(slot)
+        if slots and channel.policy.latest_only and object is not None and key is not None:
+            self._ledger.make_obsolete(channel, sequence, object, key)
+        return len(slots)
+
+
+def _cancel_reason(kind: JobKind, place: Kind) -> Reason:
+    if kind is JobKind.DELETE:
+        return Reason.QUEUE_DELETED if place is Kind.QUEUE else Reason.CHANNEL_DELETED
+    return Reason.PURGED if kind is JobKind.PURGE else Reason.CANCELLED
 
 
 def job_of(db: Db, number: int) -> Job:
-    kind, matched, done, started_at, ended_at = db.execute(
-        "select kind, matched, done, started_at, ended_at from jobs where number = ?", (number,)
+    kind, matched, done, started_at, ended_at, consumer, rate = db.execute(
+        "select kind, matched, done, started_at, ended_at, consumer, rate from jobs where number = ?",
+        (number,),
     ).get
     return Job(
         id=str(number),
@@ -89,4 +181,6 @@ def job_of(db: Db, number: int) -> Job:
         done=done,
         started_at=started_at,
         ended_at=ended_at,
+        consumer=consumer,
+        rate=rate,
     )

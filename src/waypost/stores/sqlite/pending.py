@@ -71,7 +71,9 @@ class Pending:
             self.ready.clear()
         if self.fetches:
             db.executemany(INSERT_FETCH, self.fetches)
-            db.executemany("insert into deliveries values (?,?,?,4,1,1,?,null,?,?,?,null)", self.deliveries)
+            db.executemany(
+                "insert into deliveries values (?,?,?,4,1,1,?,null,?,?,?,null,null,null)", self.deliveries
+            )
             db.executemany(
                 "update deliveries set state = 4, attempt = ?, tries = ?, consumer = ?, reason = null, since_at = ?,"
                 " last = ?, due_at = ? where sequence = ? and destination = ? and slot = ?",

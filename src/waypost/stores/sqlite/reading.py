@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...commands import Staged
-from ...delivery import DEAD, Q, State
+from ...commands import Published, Staged
+from ...delivery import DEAD, F, L, Q, State, U, X, message_state
 from ...errors import LogTrimmed, MessageNotFound, PayloadDamaged, PayloadReaped
-from ...filters import Filter
+from ...filters import Filter, bounds_fetches, in_bounds
 from ...message import make_id, parse_id, payload_hash
-from ...store import DeliveryInfo, Event, MessageInfo
+from ...store import DeliveryInfo, Event, MessageInfo, Undecided
+from ...topics import any_topic_matches
 from .names import Names
 from .rows import ENVELOPE_COLUMNS, STATE, Db, LogRows, Row, envelope_of, unpack_route
 
@@ -21,7 +22,7 @@ from .rows import ENVELOPE_COLUMNS, STATE, Db, LogRows, Row, envelope_of, unpack
 SEARCH_WINDOW = 20_000
 
 _MESSAGE_EVENTS = f"""
-    select m.sequence, m.at, m.salt, m.own_id, m.route, m.same_as, null, m.hash, m.size, {ENVELOPE_COLUMNS}
+    select m.sequence, m.at, m.salt, m.own_id, m.route, m.same_as, m.hash, m.size, {ENVELOPE_COLUMNS}
     from messages m where m.sequence between ? and ? order by m.sequence"""
 _FETCH_EVENTS = """
     select f."offset", f.at, f.sequence, f.destination, f.slot, f.from_state, f.duration_ms, f.attempt, f.consumer,
@@ -29,21 +30,22 @@ _FETCH_EVENTS = """
     from fetches f cross join messages m on m.sequence = f.sequence"""
 _STEP_EVENTS = """
     select s."offset", s.at, s.sequence, s.destination, s.slot, s.path, s.duration_ms, s.attempt, s.consumer, s.reason,
-           m.at, m.salt, m.own_id
+           m.at, m.salt, m.own_id, m.same_as
     from steps s cross join messages m on m.sequence = s.sequence"""
 _DELIVERIES = """
-    select sequence, destination, slot, state, attempt, consumer, reason, since_at, due_at, last
+    select sequence, destination, slot, state, attempt, consumer, reason, since_at, due_at, last, named
     from deliveries where sequence between ? and ? order by sequence, destination, slot"""
 
 
-#: (queue's number, delivery)
+NO_FILTER = Filter()
+#: (queue's or channel's number, delivery)
 _Found = tuple[int, DeliveryInfo]
 
 
 class Reader:
     def __init__(self, db: Db, names: Names) -> None:
         self._db, self._names = db, names
-        self._rows = LogRows(names.queue_names, names.parties)
+        self._rows = LogRows(names.places, names.parties)
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────
 
@@ -133,13 +135,14 @@ class Reader:
         return MessageInfo(
             id=id,
             sequence=sequence,
-            envelope=envelope_of(row[9:], self._names.parties),
-            hash=row[7],
-            size=row[8],
+            envelope=envelope_of(row[8:], self._names.parties),
+            hash=row[6],
+            size=row[7],
             priority=priority,
             created_at=row[1],
             expires_at=expires_at,
-            same_as=row[6],
+            state=self._state(sequence, row[4], row[5] is not None),
+            same_as=None if row[5] is None else row[5].decode(),
             deliveries=[delivery for _, delivery in self._deliveries(sequence, sequence)[0][1]],
             journey=sorted((e for e in journey if e.offset >= oldest), key=lambda event: event.offset),
         )
@@ -185,32 +188,89 @@ class Reader:
         slots = {place: Q for place in unpack_route(route)} | known
         return list(slots.items())
 
+    def queue_states(self, sequence: int, route: int | str | None) -> list[tuple[tuple[int, int], State]]:
+        """Those of its queue slots, which alone make its state."""
+        by_number = self._names.by_number
+        return [entry for entry in self.states(sequence, route) if by_number[entry[0][0]].is_queue]
+
+    def _state(self, sequence: int, route: int | str | None, unchanged: bool) -> State:
+        states = [state for _, state in self.queue_states(sequence, route)]
+        if states:
+            return message_state(states)
+        if unchanged:
+            return U
+        return L if route is None else X
+
+    def state_of(self, sequence: int) -> State:
+        return self.published(sequence, "").state
+
+    def published(self, sequence: int, id: str) -> Published:
+        """What a publish of this message would answer now."""
+        route, same_as = self._db.execute(
+            "select route, same_as from messages where sequence = ?", (sequence,)
+        ).get
+        state = self._state(sequence, route, same_as is not None)
+        return Published(id, state, None if same_as is None else same_as.decode())
+
+    def undecided(self, after: int, limit: int) -> list[Undecided]:
+        rows = self._db.execute(
+            f"select m.sequence, m.at, m.salt, m.own_id, m.hash, m.size, m.body, {ENVELOPE_COLUMNS}"
+            " from undecided u cross join messages m on m.sequence = u.sequence"
+            " where u.sequence > ? and not u.failed order by u.sequence limit ?",
+            (after, limit),
+        )
+        return [
+            Undecided(
+                id=own_id or make_id(sequence, salt, at),
+                sequence=sequence,
+                envelope=envelope_of(tuple(envelope), self._names.parties),
+                created_at=at,
+                size=size,
+                body=Staged(size, body, hash) if isinstance(body, str) else bytes(body),
+            )
+            for sequence, at, salt, own_id, hash, size, body, *envelope in rows
+        ]
+
     # ── search ──────────────────────────────────────────────────────────────────────────────
 
-    def _deliveries(self, lo: int, hi: int) -> list[tuple[int, list[_Found]]]:
-        """(sequence, deliveries) of each message lo … hi, in order."""
+    def _deliveries(self, lo: int, hi: int, filter: Filter = NO_FILTER) -> list[tuple[int, list[_Found]]]:
+        """(sequence, deliveries) of each message lo … hi that the filter wants, in order."""
         known: dict[int, list[Row]] = {}
         for row in self._db.execute(_DELIVERIES, (lo, hi)):
             known.setdefault(row[0], []).append(row)
         found = []
-        for sequence, at, salt, own_id, route in self._db.execute(
-            "select sequence, at, salt, own_id, route from messages where sequence between ? and ? order by sequence",
+        for sequence, at, salt, own_id, route, topics, object, key in self._db.execute(
+            "select sequence, at, salt, own_id, route, topics, object, key from messages"
+            " where sequence between ? and ? order by sequence",
             (lo, hi),
         ):
+            if (
+                (filter.object is not None and filter.object != object)
+                or (filter.key is not None and filter.key != key)
+                or (filter.topic is not None and not any_topic_matches(filter.topic, topics.split(",")))
+            ):
+                continue
             id = own_id or make_id(sequence, salt, at)
             rows = {place: _untouched(sequence, place, at) for place in unpack_route(route)}
             for row in known.get(sequence, ()):
                 if row[1]:
                     rows[row[1:3]] = row
-            found.append((sequence, [(row[1], self._delivery(id, at, row)) for row in rows.values()]))
+            chosen = [
+                (row[1], self._delivery(id, at, row))
+                for _, row in sorted(rows.items())
+                if self._selects(filter, row)
+            ]
+            found.append((sequence, chosen))
         return found
 
     def _delivery(self, id: str, created_at: int, row: Row) -> DeliveryInfo:
-        sequence, destination, slot, state, attempt, consumer, reason, since_at, due_at, _ = row
+        sequence, destination, slot, state, attempt, consumer, reason, since_at, due_at, _, named = row
+        queue, channel = self._names.places[destination]
         return DeliveryInfo(
             sequence=sequence,
             message_id=id,
-            queue=self._names.queue_names[destination],
+            queue=queue,
+            channel=channel,
             slot=slot,
             state=STATE[state],
             attempt=attempt,
@@ -219,14 +279,35 @@ class Reader:
             created_at=created_at,
             changed_at=since_at,
             due_at=due_at,
+            named=None if named is None else self._names.parties[named],
+        )
+
+    def _selects(self, filter: Filter, row: Row) -> bool:
+        """What the message and the bounds of the search have not settled yet."""
+        queue, channel = self._names.places[row[1]]
+        if (
+            (filter.queue is not None and filter.queue != queue)
+            or (filter.channel is not None and filter.channel != channel)
+            or (filter.states is not None and STATE[row[3]] not in filter.states)
+        ):
+            return False
+        if filter.consumer is None:
+            return True
+        consumer = row[5] or row[10]
+        if consumer is None or self._names.parties[consumer] != filter.consumer:
+            return False
+        return not bounds_fetches(filter) or any(
+            event.to_state is F and event.consumer == filter.consumer and in_bounds(filter, event.at)
+            for event in self._walk(row[9])
         )
 
     def search(self, filter: Filter, after: int, limit: int) -> tuple[list[_Found], int | None]:
-        """As `Store.find`, with the number of each one's queue."""
+        """As `Store.find`, with the number of each one's queue or channel."""
         lo, hi = after + 1, self.bounds()[1]
-        if filter.since_at is not None:
+        if filter.since_at is not None and not bounds_fetches(filter):
             lo = max(lo, self._first_since(filter.since_at))
         if filter.until_at is not None:
+            # Nothing is fetched before it is logged.
             hi = min(hi, self._first_since(filter.until_at) - 1)
         if filter.id is not None:
             sequence = self.sequence_of(filter.id)
@@ -239,10 +320,10 @@ class Reader:
             return self._find_dead(filter, lo, hi, limit)
         window = min(hi, lo + SEARCH_WINDOW - 1)
         found: list[_Found] = []
-        for sequence, deliveries in self._deliveries(lo, window):
+        for sequence, deliveries in self._deliveries(lo, window, filter):
             if len(found) >= limit:
                 return found, sequence - 1
-            found += [each for each in deliveries if _selects(filter, each[1])]
+            found += deliveries
         return found, window if window < hi else None
 
     def _find_dead(self, filter: Filter, lo: int, hi: int, limit: int) -> tuple[list[_Found], int | None]:
@@ -254,18 +335,11 @@ class Reader:
         ).fetchall()
         found: list[_Found] = []
         for (sequence,) in sequences:
-            for _, deliveries in self._deliveries(sequence, sequence):
-                found += [each for each in deliveries if _selects(filter, each[1])]
+            for _, deliveries in self._deliveries(sequence, sequence, filter):
+                found += deliveries
         return found, sequences[-1][0] if len(sequences) == limit else None
 
 
 def _untouched(sequence: int, place: tuple[int, int], at: int) -> Row:
     """A delivery as it was routed, in the form of a row of `deliveries`."""
-    return (sequence, *place, int(Q), 0, None, None, at, None, 0)
-
-
-def _selects(filter: Filter, delivery: DeliveryInfo) -> bool:
-    """What the bounds of the search have not settled yet."""
-    return (filter.queue is None or filter.queue == delivery.queue) and (
-        filter.states is None or delivery.state in filter.states
-    )
+    return (sequence, *place, int(Q), 0, None, None, at, None, 0, None)

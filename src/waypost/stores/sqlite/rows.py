@@ -1,9 +1,10 @@
 """Rows: how the tables say what happened, and the way back to events.
 
-    messages.route   NULL     not routed (only L)
-                     3        one slot in destination 3
+    messages.route   NULL     not routed: only L, or unchanged (L, U)
+                     3        one slot in queue 3
                      '3:2,5:1'  two slots in 3, one in 5; also '3:1', for a message that later got slots elsewhere
-                     ''       no slots at all: completed at once
+                     ''       no slots at all: completed at once; so too if all of them are in channels
+                     '+'      routed later: its row stands for L alone, all else is in `steps`
 
     steps.path       the states gone through, five bits each, the first lowest: F, S, X = 4 | 5 << 5 | 14 << 10
 
@@ -53,9 +54,15 @@ def unpack_path(packed: int) -> list[State]:
     return states
 
 
-def pack_route(slots: Mapping[int, int]) -> int | str:
-    """From destination -> number of slots."""
-    if len(slots) == 1:
+#: messages.route of one that was routed later
+LATER = "+"
+#: a destination's queue and channel, of which it is one
+Place = tuple[str | None, str | None]
+
+
+def pack_route(slots: Mapping[int, int], in_queue: bool = True) -> int | str:
+    """From destination -> number of slots; `in_queue`: the first of them is a queue."""
+    if len(slots) == 1 and in_queue:
         ((destination, count),) = slots.items()
         if count == 1:
             return destination
@@ -66,7 +73,7 @@ def unpack_route(route: int | str | None) -> list[tuple[int, int]]:
     """(destination, slot) of each delivery the message began with."""
     if isinstance(route, int):
         return [(route, 0)]
-    if not route:
+    if not route or route == LATER:
         return []
     pairs = (part.split(":") for part in route.split(","))
     return [(int(destination), slot) for destination, count in pairs for slot in range(int(count))]
@@ -105,12 +112,12 @@ def unsigned(salt: int) -> int:
 class LogRows:
     """Turns rows into events; knows the names behind the numbers."""
 
-    def __init__(self, queues: Mapping[int, str], parties: list[str | None]) -> None:
-        self._queues, self._parties = queues, parties
+    def __init__(self, places: Mapping[int, Place], parties: list[str | None]) -> None:
+        self._places, self._parties = places, parties
 
     def of_message(self, row: Row) -> Iterator[Event]:
-        """(sequence, at, salt, own_id, route, same_as, same_as_id, hash, size, *envelope)"""
-        sequence, at, salt, own_id, route, same_as, same_as_id, hash, size = row[:9]
+        """(sequence, at, salt, own_id, route, same_as, hash, size, *envelope)"""
+        sequence, at, salt, own_id, route, same_as, hash, size = row[:8]
         id = own_id or make_id(sequence, salt, at)
         yield Event(
             offset=sequence,
@@ -118,7 +125,7 @@ class LogRows:
             message_id=id,
             sequence=sequence,
             to_state=L,
-            envelope=envelope_of(row[9:], self._parties),
+            envelope=envelope_of(row[8:], self._parties),
             hash=hash,
             size=size,
         )
@@ -129,31 +136,34 @@ class LogRows:
             "from_state": L,
             "duration_ms": 0,
         }
-        if same_as is not None:
-            yield Event(offset=sequence + 1, to_state=U, same_as=same_as_id, **common)
-        elif route == "":
-            yield Event(offset=sequence + 1, to_state=X, **common)
-        for number, (destination, slot) in enumerate(unpack_route(route), 1):
+        if route is None:
+            if same_as is not None:
+                yield Event(offset=sequence + 1, to_state=U, same_as=same_as.decode(), **common)
+            return
+        offset, in_queues = sequence, False
+        for destination, slot in unpack_route(route):
+            offset += 1
+            queue, channel = self._places[destination]
+            in_queues = in_queues or queue is not None
             yield Event(
-                offset=sequence + number,
-                to_state=Q,
-                queue=self._queues[destination],
-                slot=slot,
-                attempt=0,
-                **common,
+                offset=offset, to_state=Q, queue=queue, channel=channel, slot=slot, attempt=0, **common
             )
+        if not in_queues and route != LATER:
+            yield Event(offset=offset + 1, to_state=X, **common)
 
     def of_fetch(self, row: Row) -> Event:
         """(offset, at, sequence, destination, slot, from_state, duration_ms, attempt, consumer,
         m.at, m.salt, m.own_id)"""
         offset, at, sequence, destination, slot, from_state, duration_ms, attempt, consumer = row[:9]
         created_at, salt, own_id = row[9:]
+        queue, channel = self._places[destination]
         return Event(
             offset=offset,
             at=at,
             message_id=own_id or make_id(sequence, salt, created_at),
             sequence=sequence,
-            queue=self._queues[destination],
+            queue=queue,
+            channel=channel,
             slot=slot,
             from_state=STATE[from_state],
             to_state=F,
@@ -164,21 +174,23 @@ class LogRows:
 
     def of_step(self, row: Row) -> Iterator[Event]:
         """(offset, at, sequence, destination, slot, path, duration_ms, attempt, consumer, reason,
-        m.at, m.salt, m.own_id)"""
+        m.at, m.salt, m.own_id, m.same_as)"""
         offset, at, sequence, destination, slot, path, duration_ms, attempt, consumer, reason = row[:10]
-        created_at, salt, own_id = row[10:]
+        created_at, salt, own_id, same_as = row[10:]
+        queue, channel = self._places[destination] if destination else (None, None)
         id = own_id or make_id(sequence, salt, created_at)
         states = unpack_path(path)
         for number, (from_state, to_state) in enumerate(pairwise(states)):
-            if to_state is X:
+            if to_state is X or to_state is U:
                 yield Event(
                     offset=offset + number,
                     at=at,
                     message_id=id,
                     sequence=sequence,
                     from_state=L,
-                    to_state=X,
+                    to_state=to_state,
                     duration_ms=(at - created_at) // 1_000,
+                    same_as=same_as.decode() if to_state is U else None,
                 )
             else:
                 yield Event(
@@ -186,7 +198,8 @@ class LogRows:
                     at=at,
                     message_id=id,
                     sequence=sequence,
-                    queue=self._queues[destination],
+                    queue=queue,
+                    channel=channel,
                     slot=slot,
                     from_state=from_state,
                     to_state=to_state,
@@ -195,6 +208,15 @@ class LogRows:
                     reason=reason,
                     duration_ms=0 if number else duration_ms,
                 )
+
+
+def events_after_l(route: int | str | None, unchanged: bool, in_queues: bool) -> int:
+    """How many events a message's row stands for, after L."""
+    if route is None:
+        return int(unchanged)
+    if route == LATER:
+        return 0
+    return len(unpack_route(route)) + (not in_queues)
 
 
 def filter_text(filter: Filter) -> str:

@@ -1,4 +1,4 @@
--- Waypost's SQLite store, version 1.
+-- Waypost's SQLite store, version 2.
 --
 -- The log is not one table: what happened is written where it is needed anyway, and each row takes the offsets of the
 -- transitions it stands for (rows.py turns rows into events, one for one):
@@ -17,7 +17,9 @@ create table destinations (
     policy     text not null,         -- JSON
     created_at integer not null,
     deleted_at integer,
-    slotted    integer not null       -- 1: messages had several slots here at some time
+    slotted    integer not null,      -- 1: not every row is like the others: several slots, kicks
+    topics     text,                  -- JSON: a channel's patterns
+    start      integer                -- a channel's: the first sequence it gets
 );
 create unique index destinations_named on destinations (kind, name) where deleted_at is null;
 
@@ -31,7 +33,7 @@ create table messages (
     at          integer not null,     -- microseconds since 1970, as everywhere
     salt        integer not null,     -- the random bits of its id
     own_id      text,                 -- given by the producer instead
-    route,                            -- its slots, as routed: rows.py
+    route,                            -- its slots, as routed with L: rows.py
     topics      text not null,        -- comma-separated
     object      text,
     key         text,
@@ -44,7 +46,7 @@ create table messages (
     traceparent text,
     priority    integer not null,
     expires_at  integer,
-    same_as     integer,              -- sequence of the message it repeats
+    same_as     integer,              -- id of the message it repeats, as a blob
     hash        blob not null,        -- SHA-256 of the body
     size        integer not null,
     body                              -- blob; text: the name of its file; null: reaped
@@ -67,9 +69,18 @@ create table ready (
     primary key (destination, priority, sequence, slot)
 ) without rowid;
 
+create table named (                  -- as ready, for slots that one consumer alone may fetch
+    destination integer not null,
+    consumer    integer not null,
+    priority    integer not null,
+    sequence    integer not null,
+    slot        integer not null,
+    primary key (destination, consumer, priority, sequence, slot)
+) without rowid;
+
 create table deliveries (
     sequence    integer not null,
-    destination integer not null,
+    destination integer not null,     -- 0: not a delivery, but the message's own U or X, or its rows before it was routed
     slot        integer not null,
     state       integer not null,
     attempt     integer not null,     -- fetches so far
@@ -80,6 +91,8 @@ create table deliveries (
     last        integer not null,     -- offset of its last row in fetches or steps, 0: none yet
     due_at      integer,              -- waiting: when it becomes ready; fetched: when the lease ends
     expires_at  integer,
+    named       integer,              -- the only consumer that may fetch it
+    kick        integer,              -- 1: handed out and not waited for
     primary key (sequence, destination, slot)
 ) without rowid;
 create index deliveries_due on deliveries (due_at) where due_at is not null;
@@ -124,7 +137,7 @@ create table refusals (               -- who said not-interested
     consumer    integer not null,
     primary key (sequence, destination, slot, consumer)
 ) without rowid;
-create table keyed (                  -- open deliveries of queues ordered by key
+create table keyed (                  -- open deliveries where keys count: an order by key, latestOnly
     destination integer not null,
     key         text not null,
     sequence    integer not null,
@@ -141,8 +154,43 @@ create table idempotency (
     at       integer not null,
     id       text not null,           -- the answer: the message's id and state
     state    integer not null,
+    same_as  text,
     unique (producer, key)
 );
+
+create table undecided (              -- messages that are not routed
+    sequence integer primary key,
+    object   text,
+    due_at   integer,                 -- when it may be fetched first
+    force    integer not null,
+    failed   integer not null         -- 1: its routing failed, it stands with the dead letters
+);
+create table objects (
+    name   text primary key,
+    policy text not null              -- JSON
+) without rowid;
+create table contents (               -- the last message of a thing that was not unchanged
+    object   text not null,
+    key      text not null,
+    hash     blob not null,           -- of its content
+    id       text not null,
+    sequence integer not null,
+    at       integer not null,
+    ended    integer,                 -- its state when it was forgotten
+    primary key (object, key)
+) without rowid;
+create index contents_at on contents (object, at);
+create table unchanged (              -- how often
+    object   text not null,
+    producer text not null,
+    count    integer not null,
+    primary key (object, producer)
+) without rowid;
+create table consumers (
+    name       text primary key,
+    consumer   text not null,         -- JSON
+    created_at integer not null
+) without rowid;
 
 create table counts (
     destination integer primary key,
@@ -150,12 +198,12 @@ create table counts (
     bytes       integer not null,     -- of what has not ended
     states      text not null         -- JSON: how many deliveries, by state's number
 );
-create table snapshots (              -- depths at past moments
-    "offset"    integer not null,
-    destination integer not null,
+create table snapshots (              -- depths at past moments; a row is true until the next one of its destination
+    destination integer not null,     -- 0: at this moment all that had changed was written
     at          integer not null,
-    states      text not null,
-    primary key ("offset", destination)
+    "offset"    integer not null,
+    states      text not null,        -- as in counts
+    primary key (destination, at)
 ) without rowid;
 create table spectators (
     name     text primary key,
@@ -166,14 +214,17 @@ create table jobs (
     number      integer primary key,
     kind        text not null,
     filter      text not null,        -- JSON
-    destination integer,              -- of a deleted queue
+    destination integer,              -- of a deleted queue or channel, or of a channel that is filled
     until       integer not null,     -- messages logged by then
     newest      integer not null,     -- destinations made by then
     after       integer not null,     -- done up to this sequence
     matched     integer not null,
     done        integer not null,
     started_at  integer not null,
-    ended_at    integer
+    ended_at    integer,
+    consumer    text,                 -- who alone may have what is redriven
+    rate        real,                 -- deliveries a second
+    next_at     integer not null default 0
 );
 create index jobs_open on jobs (number) where ended_at is null;
 

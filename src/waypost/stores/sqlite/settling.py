@@ -14,7 +14,8 @@ import apsw
 
 from ...commands import Confirm, Extend, Extended, Release, Remove, Settled
 from ...delivery import OPEN, C, F, N, Outcome, Q, R, Reason, S, Step, X, settle
-from ...errors import QueueNotFound
+from ...destinations import Kind
+from ...errors import ChannelNotFound, QueueNotFound
 from ...message import Entropy, make_id, parse_receipt
 from ...names import ANONYMOUS
 from .names import Destination, Names
@@ -68,11 +69,12 @@ class Settling:
         parsed = {text: parse_receipt(text) for text in older}
         fetches = self._fetches(receipt[0] for receipt in parsed.values() if receipt is not None)
         for command in commands:
-            queue = self._names.queues.get(command.queue)
+            queue = self._names.existing[command.kind].get(command.queue)
             if queue is None:
-                results.append(QueueNotFound(command.queue))
+                missing = QueueNotFound if command.kind is Kind.QUEUE else ChannelNotFound
+                results.append(missing(command.queue))
                 continue
-            plain = command.outcome is Outcome.SUCCESS and not queue.keyed
+            plain = command.outcome is Outcome.SUCCESS and not queue.tracked
             settled = []
             for text in command.receipts:
                 lease = leases.get(offset := _offset_in(text)) if plain else None
@@ -116,7 +118,13 @@ class Settling:
             return Settled(text, id, STATE[became]) if repeated else Settled(text)
         if (state != _F or last != offset) and not (state == R and self._lease_was_over(offset, last)):
             return Settled(text)
-        if state != _F or command.outcome is not Outcome.SUCCESS or not isinstance(route, int) or queue.keyed:
+        if (
+            state != _F
+            or command.outcome is not Outcome.SUCCESS
+            or not isinstance(route, int)
+            or not queue.is_queue
+            or queue.tracked
+        ):
             step = self._settle_slot(sequence, destination, number, command, offset)
             row[7:9] = OUTCOMES[command.outcome], step.state
             return Settled(text, id, step.state)
@@ -167,7 +175,7 @@ class Settling:
         slot = self._ledger.slot(sequence, destination, number)
         step = settle(
             command.outcome,
-            in_queue=True,
+            in_queue=slot.queue.is_queue,
             named=slot.consumer is not None and self._names.parties[slot.consumer] != ANONYMOUS,
             tries=slot.tries,
             policy=slot.queue.policy,
@@ -196,9 +204,7 @@ class Settling:
         return row if row[8] is None and row[10] == F and row[11] == row[0] else None
 
     def extend(self, command: Extend) -> list[Extended]:
-        queue = self._names.queues.get(command.queue)
-        if queue is None:
-            raise QueueNotFound(command.queue)
+        queue = self._names.find(command.kind, command.queue)
         until_at = self._ledger.now + (
             queue.policy.lease_us if command.lease_us is None else command.lease_us
         )
@@ -226,7 +232,7 @@ class Settling:
         return released
 
     def remove(self, command: Remove) -> bool:
-        queue = self._names.queues.get(command.queue)
+        queue = self._names.existing[command.kind].get(command.queue)
         sequence = self._reader.sequence_of(command.id) if queue else None
         done = False
         if queue is not None and sequence is not None:

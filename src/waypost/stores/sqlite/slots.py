@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...delivery import ENDED, OPEN, WAITING, F, K, L, Q, R, Reason, S, State, Step, X
+from ...delivery import ENDED, OPEN, WAITING, F, K, L, O, Q, R, Reason, S, State, Step, X
+from ...destinations import Kind
 from ...policy import DEFAULT, Policy
 from .names import Destination, Names
 from .reading import Reader
@@ -33,6 +34,10 @@ class Slot:
     last: int = 0
     due_at: int | None = None
     expires_at: int | None = None
+    #: the only one who may fetch it
+    named: int | None = None
+    #: handed out and not waited for, whatever the policy says
+    kick: bool = False
     #: it has a row of its own
     known: bool
     created_at: int
@@ -57,6 +62,8 @@ class Ledger:
         #: queues whose counters changed, and those where something became ready
         self.touched: set[Destination] = set()
         self.roused: set[Destination] = set()
+        #: the lowest sequence that this group left in L
+        self.logged: int | None = None
         #: what is due next may have changed: plain publishes leave it alone, and need not ask
         self.timed = True
 
@@ -67,13 +74,13 @@ class Ledger:
             "select at, key, priority, size, route from messages where sequence = ?", (sequence,)
         ).get
         row = self._db.execute(
-            "select state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at"
+            "select state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick"
             " from deliveries where sequence = ? and destination = ? and slot = ?",
             (sequence, destination, number),
         ).get
         known = row is not None
-        state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at = row or (
-            (Q, 0, 0, None, None, at, 0, None, None)
+        state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick = row or (
+            (Q, 0, 0, None, None, at, 0, None, None, None, None)
         )
         return Slot(
             sequence=sequence,
@@ -88,6 +95,8 @@ class Ledger:
             last=last,
             due_at=due_at,
             expires_at=expires_at,
+            named=named,
+            kick=bool(kick),
             known=known,
             created_at=at,
             key=key,
@@ -105,14 +114,45 @@ class Ledger:
         queue.bytes += slot.size
         if slot.known:
             self._save(slot)
-        if queue.keyed and slot.key is not None:
+        if queue.tracked and slot.key is not None:
             self._db.execute(
                 "insert into keyed values (?, ?, ?, ?, 0)",
                 (queue.number, slot.key, slot.sequence, slot.number),
             )
+        if queue.keyed and slot.key is not None:
             self._refresh_key(queue, slot.key)
         elif slot.due_at is None:
             self._make_ready(slot)
+
+    def add_ended(self, slot: Slot) -> None:
+        """One that begins and ends at once, with its step written."""
+        self.touched.add(slot.queue)
+        slot.queue.states[slot.state] += 1
+        self._save(slot)
+
+    def begin(self, slot: Slot, duration_ms: int = 0) -> None:
+        """A slot that begins after its message's L, by a step of its own."""
+        slot.last = self.step(slot.sequence, slot.queue.number, slot.number, (L, Q), duration_ms, slot.reason)
+        self.add(slot)
+
+    def step(
+        self,
+        sequence: int,
+        destination: int,
+        number: int,
+        path: tuple[State, ...],
+        duration_ms: int,
+        reason: str | None = None,
+        previous: int = 0,
+    ) -> int:
+        """A step that no consumer took part in. Its offset."""
+        offset = self.head + 1
+        self.head += len(path) - 1
+        self._db.execute(
+            "insert into steps values (?, ?, ?, ?, ?, ?, ?, 0, null, ?, ?)",
+            (offset, self.now, sequence, destination, number, pack_path(path), duration_ms, reason, previous),
+        )
+        return offset
 
     def take(self, slot: Slot, step: Step, *, outcome: int = NO_CONFIRM, fetch: int | None = None) -> None:
         """One step of one slot; `fetch` and `outcome` where a consumer asked for it."""
@@ -168,21 +208,24 @@ class Ledger:
         slot.state, slot.known = F, True
         self._save(slot)
         self._count(slot, was)
+        if slot.queue.tracked and slot.key is not None:
+            self._track(slot, slot.key)
         if slot.queue.keyed and slot.key is not None:
-            self._place_keyed(slot, slot.key)
+            self._refresh_key(slot.queue, slot.key)
         else:
             self.unready(slot)
 
     def _completes(self, slot: Slot) -> bool:
         """Whether every other queue slot of the message is confirmed too."""
+        if not slot.queue.is_queue:
+            return False
         own = (slot.queue.number, slot.number)
-        return all(
-            state in (S, K) for place, state in self._reader.states(slot.sequence, slot.route) if place != own
-        )
+        states = self._reader.queue_states(slot.sequence, slot.route)
+        return all(state in (S, K) for place, state in states if place != own)
 
     def _save(self, slot: Slot) -> None:
         self._db.execute(
-            "insert or replace into deliveries values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert or replace into deliveries values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 slot.sequence,
                 slot.queue.number,
@@ -196,6 +239,8 @@ class Ledger:
                 slot.last,
                 slot.due_at,
                 slot.expires_at,
+                slot.named,
+                slot.kick or None,
             ),
         )
 
@@ -213,26 +258,28 @@ class Ledger:
         if queue.marks:
             # A sibling slot may have become free for somebody who had to pass it.
             self.lower_marks(queue, (slot.place[0], slot.sequence, 0))
+        if queue.tracked and slot.key is not None:
+            self._track(slot, slot.key)
         if queue.keyed and slot.key is not None:
-            self._place_keyed(slot, slot.key)
+            if slot.state in ENDED:
+                self.unready(slot)
+            self._refresh_key(slot.queue, slot.key)
             return
         if waited:
             self.unready(slot)
         if slot.state in WAITING and slot.due_at is None:
             self._make_ready(slot)
 
-    def _place_keyed(self, slot: Slot, key: str) -> None:
+    def _track(self, slot: Slot, key: str) -> None:
         place = (slot.queue.number, key, slot.sequence, slot.number)
         if slot.state in ENDED:
             self._db.execute(
                 "delete from keyed where destination = ? and key = ? and sequence = ? and slot = ?", place
             )
-            self.unready(slot)
         else:
             self._db.execute(
                 "insert or replace into keyed values (?, ?, ?, ?, ?)", (*place, int(slot.state is F))
             )
-        self._refresh_key(slot.queue, key)
 
     def became_due(self, slot: Slot) -> None:
         """Its delay is over; no step, only its turn."""
@@ -247,23 +294,38 @@ class Ledger:
             self._make_ready(slot)
 
     def unready(self, slot: Slot) -> None:
-        self._unready(slot.queue, slot.place)
+        self._unready(slot.queue, slot.place, slot.named)
 
-    def _unready(self, queue: Destination, place: tuple[int, int, int]) -> None:
-        self._db.execute(
-            "delete from ready where destination = ? and priority = ? and sequence = ? and slot = ?",
-            (queue.number, *place),
-        )
+    def _unready(self, queue: Destination, place: tuple[int, int, int], named: int | None) -> None:
+        if named is None:
+            self._db.execute(
+                "delete from ready where destination = ? and priority = ? and sequence = ? and slot = ?",
+                (queue.number, *place),
+            )
+        else:
+            self._db.execute(
+                "delete from named where destination = ? and consumer = ? and priority = ? and sequence = ? and slot = ?",
+                (queue.number, named, *place),
+            )
+            queue.named -= self._db.changes()
         queue.ready -= self._db.changes()
         self.touched.add(queue)
 
     def _make_ready(self, slot: Slot) -> None:
-        self.ready_at(slot.queue, slot.place, slot.known)
+        self.ready_at(slot.queue, slot.place, slot.known, slot.named)
 
-    def ready_at(self, queue: Destination, place: tuple[int, int, int], known: bool) -> None:
-        self._db.execute(
-            "insert or ignore into ready values (?, ?, ?, ?, ?)", (queue.number, *place, int(known))
-        )
+    def ready_at(
+        self, queue: Destination, place: tuple[int, int, int], known: bool, named: int | None = None
+    ) -> None:
+        if named is None:
+            self._db.execute(
+                "insert or ignore into ready values (?, ?, ?, ?, ?)", (queue.number, *place, int(known))
+            )
+        else:
+            self._db.execute(
+                "insert or ignore into named values (?, ?, ?, ?, ?)", (queue.number, named, *place)
+            )
+            queue.named += self._db.changes()
         queue.ready += self._db.changes()
         self.touched.add(queue)
         self.roused.add(queue)
@@ -278,7 +340,7 @@ class Ledger:
     def _refresh_key(self, queue: Destination, key: str) -> None:
         """Of one key, only the slots of its oldest open message may be ready, and none while another is out."""
         rows = self._db.execute(
-            "select k.sequence, k.slot, d.state, d.due_at, d.sequence is not null from keyed k"
+            "select k.sequence, k.slot, d.state, d.due_at, d.sequence is not null, d.named from keyed k"
             " left join deliveries d on d.sequence = k.sequence and d.destination = k.destination and d.slot = k.slot"
             " where k.destination = ?1 and k.key = ?2 and k.sequence in"
             " (select distinct sequence from keyed where destination = ?1 and key = ?2 order by sequence limit 2)",
@@ -291,44 +353,94 @@ class Ledger:
             "select 1 from keyed where destination = ? and key = ? and fetched and sequence <> ? limit 1",
             (queue.number, key, oldest),
         ).get
-        for sequence, number, state, due_at, known in rows:
+        for sequence, number, state, due_at, known, named in rows:
             place = (0, sequence, number)
             waiting = state is None or STATE[state] in WAITING
             if sequence == oldest and other_out is None and waiting and due_at is None:
-                self.ready_at(queue, place, bool(known))
+                self.ready_at(queue, place, bool(known), named)
             else:
-                self._unready(queue, place)
+                self._unready(queue, place, named)
 
     def reorder(self, queue: Destination) -> None:
-        """After a change of `order`: its open deliveries are laid out anew, in one go."""
+        """After a change of `order` or `latestOnly`: its open deliveries are laid out anew, in one go."""
         number = queue.number
         rows = self._db.execute(
-            "select sequence, slot, 3, null, 0 from ready where destination = ?1 and not known"
-            " union select sequence, slot, 3, null, 0 from keyed k where destination = ?1 and not exists"
+            "select sequence, slot, 3, null, 0, null from ready where destination = ?1 and not known"
+            " union select sequence, slot, 3, null, 0, null from keyed k where destination = ?1 and not exists"
             " (select 1 from deliveries d where (d.sequence, d.destination, d.slot) = (k.sequence, ?1, k.slot))"
-            " union select sequence, slot, state, due_at, 1 from deliveries"
+            " union select sequence, slot, state, due_at, 1, named from deliveries"
             " where destination = ?1 and state in (3, 4, 7)",
             (number,),
         ).fetchall()
-        self._db.execute("delete from keyed where destination = ?", (number,))
-        self._db.execute("delete from ready where destination = ?", (number,))
-        queue.ready = 0
+        for table in ("keyed", "ready", "named"):
+            self._db.execute(f"delete from {table} where destination = ?", (number,))
+        queue.ready = queue.named = 0
         queue.marks.clear()
         keys = set()
-        for sequence, slot_number, state, due_at, known in rows:
+        for sequence, slot_number, state, due_at, known, named in rows:
             key, priority = self._db.execute(
                 "select key, priority from messages where sequence = ?", (sequence,)
             ).get
-            if queue.keyed and key is not None:
+            if queue.tracked and key is not None:
                 self._db.execute(
                     "insert into keyed values (?, ?, ?, ?, ?)",
                     (number, key, sequence, slot_number, int(STATE[state] is F)),
                 )
+            if queue.keyed and key is not None:
                 keys.add(key)
             elif STATE[state] is not F and due_at is None:
-                self.ready_at(queue, (0 if queue.keyed else priority, sequence, slot_number), bool(known))
+                place = (0 if queue.keyed else priority, sequence, slot_number)
+                self.ready_at(queue, place, bool(known), named)
         for key in keys:
             self._refresh_key(queue, key)
+
+    # ── obsolete, unrouted ──────────────────────────────────────────────────────────────────
+
+    def make_obsolete(self, queue: Destination, sequence: int, object: str, key: str) -> None:
+        """`latestOnly`: what waits there of older messages about the same thing. Nothing may be pending."""
+        older = self._db.execute(
+            "select k.sequence, k.slot from keyed k cross join messages m on m.sequence = k.sequence"
+            " where k.destination = ? and k.key = ? and k.sequence < ? and m.object = ? and not k.fetched"
+            " order by k.sequence, k.slot",
+            (queue.number, key, sequence, object),
+        ).fetchall()
+        for place in older:
+            slot = self.slot(place[0], queue.number, place[1])
+            if slot.state in WAITING:
+                self.take(slot, Step((O,), Reason.OBSOLETE, None, slot.tries))
+
+    def unroute(self, slot: Slot, reason: str) -> None:
+        """A dead letter of a routing that failed goes back to L, and is no delivery any more."""
+        duration_ms = (self.now - slot.since_at) // 1_000
+        place = (slot.sequence, slot.queue.number, slot.number)
+        offset = self.step(*place, (slot.state, L), duration_ms, reason, slot.last)
+        self._db.execute("delete from deliveries where sequence = ? and destination = ? and slot = ?", place)
+        self.save_own(slot.sequence, 0, offset)
+        self._db.execute("update undecided set failed = 0 where sequence = ?", (slot.sequence,))
+        slot.queue.states[slot.state] -= 1
+        self.touched.add(slot.queue)
+        object = self._db.execute("select object from undecided where sequence = ?", (slot.sequence,)).get
+        self._names.count_logged(object, 1)
+        self.note_logged(slot.sequence)
+
+    def note_logged(self, sequence: int) -> None:
+        self.logged = sequence if self.logged is None else min(self.logged, sequence)
+
+    def save_own(self, sequence: int, state: State | int, last: int) -> None:
+        """The message's own row: how it ended without a queue slot, and where its own steps end."""
+        self._db.execute(
+            "insert or replace into deliveries values (?, 0, 0, ?, 0, 0, null, null, ?, ?, null, null, null, null)",
+            (sequence, state, self.now, last),
+        )
+
+    def own_last(self, sequence: int) -> int:
+        """Where its own steps end so far, 0: nowhere."""
+        return (
+            self._db.execute(
+                "select last from deliveries where sequence = ? and destination = 0", (sequence,)
+            ).get
+            or 0
+        )
 
     # ── dead letters ────────────────────────────────────────────────────────────────────────
 
@@ -339,39 +451,52 @@ class Ledger:
         self._db.execute(
             "update messages set route = ? where sequence = ?", (open_route(slot.route), slot.sequence)
         )
+        # It is not alone in its queue any more.
+        self._young.messages.pop(slot.sequence, None)
+        for (last,) in self._db.execute(
+            "select last from deliveries where sequence = ?", (slot.sequence,)
+        ).fetchall():
+            self._young.leases.pop(last, None)
         states = dict(self._reader.states(slot.sequence, slot.route))
         if (queue.number, 0) not in states:
-            self._add_dead_letter(slot, queue)
+            self.begin(self.later_slot(slot.sequence, queue, 0, reason=Reason.DEAD_LETTER))
 
-    def _add_dead_letter(self, slot: Slot, queue: Destination) -> None:
-        self.head += 1
-        ttl_us = queue.policy.ttl_us
-        expires_at = self._db.execute(
-            "select expires_at from messages where sequence = ?", (slot.sequence,)
+    def later_slot(
+        self,
+        sequence: int,
+        queue: Destination,
+        number: int,
+        *,
+        named: int | None = None,
+        kick: bool = False,
+        reason: str | None = None,
+        due_at: int | None = None,
+    ) -> Slot:
+        """A slot that a message gets after its L."""
+        at, key, priority, size, route, expires_at = self._db.execute(
+            "select at, key, priority, size, route, expires_at from messages where sequence = ?", (sequence,)
         ).get
-        if expires_at is None and ttl_us is not None:
-            expires_at = self.now + ttl_us
-        self._db.execute(
-            "insert into steps values (?, ?, ?, ?, 0, ?, 0, 0, null, ?, 0)",
-            (self.head, self.now, slot.sequence, queue.number, pack_path((L, Q)), Reason.DEAD_LETTER),
-        )
-        self.add(
-            Slot(
-                sequence=slot.sequence,
-                queue=queue,
-                number=0,
-                reason=Reason.DEAD_LETTER,
-                since_at=self.now,
-                last=self.head,
-                expires_at=expires_at,
-                known=True,
-                created_at=slot.created_at,
-                key=slot.key,
-                priority=slot.priority,
-                size=slot.size,
-                route=slot.route,
-            )
+        if expires_at is None and queue.policy.ttl_us is not None:
+            expires_at = self.now + queue.policy.ttl_us
+        if kick:
+            self._names.look_closely(queue)
+        return Slot(
+            sequence=sequence,
+            queue=queue,
+            number=number,
+            reason=reason,
+            since_at=self.now,
+            due_at=due_at,
+            expires_at=expires_at,
+            named=named,
+            kick=kick,
+            known=True,
+            created_at=at,
+            key=key,
+            priority=priority,
+            size=size,
+            route=route,
         )
 
     def make_queue(self, name: str, policy: Policy = DEFAULT) -> Destination:
-        return self._names.add_queue(name, policy, self.now)
+        return self._names.add(Kind.QUEUE, name, policy, self.now)

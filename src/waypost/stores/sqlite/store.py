@@ -21,9 +21,17 @@ import msgspec
 from ...commands import (
     Command,
     Confirm,
+    Decide,
+    DeclareChannel,
+    DeclareConsumer,
     Declared,
+    DeclareObject,
     DeclareQueue,
+    DeleteChannel,
+    DeleteConsumer,
+    DeleteObject,
     DeleteQueue,
+    DeleteSpectator,
     Extend,
     Fetch,
     Job,
@@ -33,25 +41,43 @@ from ...commands import (
     Reap,
     Release,
     Remove,
+    SetSpectator,
     Staged,
     StartJob,
     Tick,
     Work,
 )
 from ...delivery import OPEN, F, Reason, Step, T, lease_over
-from ...errors import DiskLow, Failed, QueueNotFound, Refused, StoreBroken
+from ...destinations import Kind
+from ...errors import DiskLow, Failed, LogTrimmed, Refused, RequestInvalid, StoreBroken
 from ...filters import Filter
 from ...instants import Clock, SteadyClock
 from ...message import Entropy, system_entropy
-from ...policy import DEFAULT
-from ...store import Applied, DeliveryInfo, Event, MessageInfo, QueueInfo, Stats
+from ...objects import DEFAULT_OBJECT, ObjectPolicy
+from ...policy import DEFAULT, Policy
+from ...store import (
+    Applied,
+    ChannelInfo,
+    ConsumerInfo,
+    DeliveryInfo,
+    Depths,
+    Event,
+    MessageInfo,
+    ObjectInfo,
+    QueueInfo,
+    SpectatorInfo,
+    Stats,
+    Undecided,
+)
 from . import files
 from .bodies import Bodies
 from .checkpoints import Checkpoints
+from .contents import Contents
+from .deciding import Deciding
 from .disk import BALLAST_BYTES, MARK_BYTES, Disk
 from .fetching import Fetching
 from .jobs import Jobs, job_of
-from .names import Names, policy_text
+from .names import Destination, Names
 from .pending import Pending
 from .publishing import Publishing
 from .reading import Reader
@@ -59,12 +85,15 @@ from .reaping import Reaper
 from .rows import STATE, Db
 from .settling import Settling
 from .slots import Ledger
+from .snapshots import Snapshots, depths_at
 from .young import Young
 
 log = logging.getLogger("waypost")
 
 #: larger bodies lie in files of their own
 INLINE_BYTES = 64 << 10
+#: a file larger than this does not wait for its spectators
+HELD_BYTES = 16 << 30
 #: errors after which nothing may be acknowledged: the disk or the file is not to be trusted
 _FATAL = (
     apsw.IOError,
@@ -88,6 +117,7 @@ class SqliteStore:
         entropy: Entropy | None = None,
         infer_types: bool = True,
         log_keep_us: int = DEFAULT.keep_us,
+        held_bytes: int = HELD_BYTES,
         synchronous: str = "full",
         disk_mark_bytes: int = MARK_BYTES,
         ballast_bytes: int = BALLAST_BYTES,
@@ -120,10 +150,13 @@ class SqliteStore:
             self._lock.release()
             raise
         self._reader = Reader(self._read_db, self._names)
-        own_reader = Reader(self._db, self._names)
+        own_reader = self._own_reader = Reader(self._db, self._names)
         self._young = young = Young()
         self._ledger = Ledger(self._db, self._names, own_reader, young)
-        self._reaper = Reaper(self._db, self._names, own_reader, self._ledger, log_keep_us)
+        self._snapshots = Snapshots(self._db, self._names)
+        self._reaper = Reaper(
+            self._db, self._names, own_reader, self._ledger, self._snapshots, log_keep_us, held_bytes
+        )
         self._disk = Disk(self.path, disk_mark_bytes, ballast_bytes)
         self._checkpoints = Checkpoints(
             self.path, synchronous, on_full=self._disk.give_up, on_error=self._checkpoint_failed
@@ -131,14 +164,18 @@ class SqliteStore:
         self._wal_pages = 0
         self._due_at: int | None = None
         self._working = False
+        #: when a job that keeps to a rate may go on
+        self._job_at: int | None = None
         self._db.set_wal_hook(self._committed)
         self._load_head()
         rows = self._rows = Pending(self._db)
         parts = (self._db, self._names, own_reader, self._ledger)
-        self._publishing = Publishing(*parts, rows, young, draw, infer_types)
+        contents = self._contents = Contents(*parts, rows, self._bodies.get)
+        self._publishing = Publishing(*parts, rows, young, contents, draw, infer_types)
         self._fetching = Fetching(self._db, self._names, self._ledger, rows, young, draw)
         self._settling = Settling(*parts, rows, young, draw)
-        self._jobs = Jobs(*parts)
+        self._deciding = Deciding(*parts, self._publishing, contents, infer_types)
+        self._jobs = Jobs(*parts, self._publishing.slots_in)
         #: the hot ones see a run of commands at once
         self._runs: dict[type, Callable[[Sequence[Any], list[Any]], None]] = {
             Publish: self._publishing.run,
@@ -150,8 +187,17 @@ class SqliteStore:
             Extend: self._settling.extend,
             Release: self._settling.release,
             Remove: self._settling.remove,
-            DeclareQueue: self._declare,
+            DeclareQueue: self._declare_queue,
             DeleteQueue: self._delete_queue,
+            DeclareChannel: self._declare_channel,
+            DeleteChannel: self._delete_channel,
+            DeclareObject: self._declare_object,
+            DeleteObject: self._delete_object,
+            DeclareConsumer: self._declare_consumer,
+            DeleteConsumer: self._delete_consumer,
+            SetSpectator: self._set_spectator,
+            DeleteSpectator: self._delete_spectator,
+            Decide: self._deciding.decide,
             StartJob: self._jobs.start,
             Work: self._jobs.work,
             Tick: self._tick,
@@ -203,7 +249,10 @@ class SqliteStore:
         """One bad command never fails its neighbours."""
         applied = [self.apply([command]) for command in commands]
         ready = {queue: count for one in applied for queue, count in one.ready.items()}
-        return Applied([one.results[0] for one in applied], ready, applied[-1].due_at, applied[-1].working)
+        channels = {channel: count for one in applied for channel, count in one.ready_channels.items()}
+        logged = min((one.logged for one in applied if one.logged is not None), default=None)
+        results, last = [one.results[0] for one in applied], applied[-1]
+        return Applied(results, ready, last.due_at, last.working, channels, logged)
 
     def _failure(self, error: Exception) -> Refused:
         if isinstance(error, apsw.FullError):
@@ -222,6 +271,7 @@ class SqliteStore:
         if self._db.in_transaction:
             self._db.execute("rollback")
         self._names.load()
+        self._snapshots.load()
         self._load_head()
 
     def _transaction(self, commands: Sequence[Command]) -> Applied:
@@ -229,6 +279,8 @@ class SqliteStore:
         ledger.now = max(ledger.now, self.clock())
         ledger.touched.clear()
         ledger.roused.clear()
+        ledger.logged = None
+        self._reaper.forgotten = False
         self._db.execute("begin immediate")
         results: list[Any] = []
         start, count = 0, len(commands)
@@ -242,6 +294,7 @@ class SqliteStore:
         self._rows.flush()
         self._save_counts()
         self._save_head()
+        self._snapshots.after(ledger.touched, ledger.head, ledger.now, self._reaper.forgotten)
         applied = self._applied(results)
         began = time.perf_counter()
         try:
@@ -268,13 +321,18 @@ class SqliteStore:
                 results.append(refusal)
 
     def _applied(self, results: list[Any]) -> Applied:
-        ready = {queue.name: queue.handed_out for queue in self._ledger.roused if queue.handed_out}
-        if self._ledger.timed:
-            self._ledger.timed = False
-            dues = [at for at in self._db.execute(_NEXT_DUE).get if at is not None]
+        ledger = self._ledger
+        ready: dict[str, int] = {}
+        ready_channels: dict[str, int] = {}
+        for place in ledger.roused:
+            if place.handed_out:
+                (ready if place.is_queue else ready_channels)[place.name] = place.handed_out
+        if ledger.timed or (self._job_at is not None and self._job_at <= ledger.now):
+            ledger.timed = False
+            self._working, self._job_at = self._jobs.working(), self._jobs.next_at()
+            dues = [at for at in (*self._db.execute(_NEXT_DUE).get, self._job_at) if at is not None]
             self._due_at = min(dues, default=None)
-            self._working = self._db.execute(_OPEN_JOB).get is not None
-        return Applied(results, ready, self._due_at, self._working)
+        return Applied(results, ready, self._due_at, self._working, ready_channels, ledger.logged)
 
     def _save_head(self) -> None:
         if self._ledger.head != self._written_head:
@@ -289,38 +347,128 @@ class SqliteStore:
                 [(q.number, q.ready, q.bytes, msgspec.json.encode(q.states).decode()) for q in touched],
             )
 
-    # ── queues ──────────────────────────────────────────────────────────────────────────────
+    # ── queues, channels, objects, consumers, spectators ────────────────────────────────────
 
-    def _declare(self, command: DeclareQueue) -> Declared:
+    def _declare_queue(self, command: DeclareQueue) -> Declared:
         queue = self._names.queues.get(command.name)
         if queue is None:
             self._ledger.make_queue(command.name, command.policy or DEFAULT)
             return Declared(True)
         if command.policy is not None:
-            was_keyed = queue.keyed
-            queue.policy = command.policy
-            queue.slotted = queue.slotted or command.policy.counts_consumers
-            self._db.execute(
-                "update destinations set policy = ?, slotted = ? where number = ?",
-                (policy_text(command.policy), int(queue.slotted), queue.number),
-            )
-            self._publishing.forget_plans()
-            if was_keyed != queue.keyed:
-                self._ledger.reorder(queue)
-            self._ledger.roused.add(queue)
+            self._change(queue, command.policy)
         return Declared(False)
 
-    def _delete_queue(self, command: DeleteQueue) -> Job:
-        queue = self._names.queues.pop(command.name, None)
-        if queue is None:
-            raise QueueNotFound(command.name)
-        queue.deleted = True
+    def _change(
+        self, place: Destination, policy: Policy, topics: tuple[str, ...] = (), start: int = 0
+    ) -> None:
+        before = place.keyed, place.tracked
+        self._names.change(place, policy, topics, start)
         self._publishing.forget_plans()
+        if before != (place.keyed, place.tracked):
+            self._ledger.reorder(place)
+        self._ledger.roused.add(place)
+
+    def _delete_queue(self, command: DeleteQueue) -> Job:
+        queue = self._names.find(Kind.QUEUE, command.name)
+        return self._delete(queue, Filter(queue=command.name))
+
+    def _declare_channel(self, command: DeclareChannel) -> Declared:
+        head, oldest = self._ledger.head, self._own_reader.bounds()[0]
+        start = head + 1
+        if command.start is not None:
+            start = max(1, min(command.start, start))
+            if start < oldest:
+                raise LogTrimmed(oldest)
+        elif command.start_at is not None:
+            start = self._own_reader.offset_at(command.start_at)
+        channel = self._names.channels.get(command.name)
+        created = channel is None
+        if channel is None:
+            channel = self._names.add(
+                Kind.CHANNEL, command.name, command.policy, self._ledger.now, command.topics, start
+            )
+            self._publishing.forget_plans()
+        else:
+            self._change(channel, command.policy, command.topics, min(channel.start, start))
+        if start > head:
+            return Declared(created)
+        filter = Filter(channel=command.name)
+        return Declared(created, self._jobs.open(JobKind.BACKFILL, filter, 0, channel, after=start - 1).id)
+
+    def _delete_channel(self, command: DeleteChannel) -> Job:
+        channel = self._names.find(Kind.CHANNEL, command.name)
+        return self._delete(channel, Filter(channel=command.name))
+
+    def _delete(self, place: Destination, filter: Filter) -> Job:
+        self._names.delete(place, self._ledger.now)
+        self._publishing.forget_plans()
+        matched = sum(place.states[state] for state in OPEN)
+        return self._jobs.open(JobKind.DELETE, filter, matched, place)
+
+    def _declare_object(self, command: DeclareObject) -> Declared:
+        created = command.name not in self._names.objects
         self._db.execute(
-            "update destinations set deleted_at = ? where number = ?", (self._ledger.now, queue.number)
+            "insert or replace into objects values (?, ?)",
+            (command.name, msgspec.json.encode(command.policy).decode()),
         )
-        matched = sum(queue.states[state] for state in OPEN)
-        return self._jobs.open(JobKind.DELETE, Filter(queue=command.name), matched, queue)
+        self._object_changed(command.name, command.policy)
+        return Declared(created)
+
+    def _delete_object(self, command: DeleteObject) -> bool:
+        existed = command.name in self._names.objects
+        self._db.execute("delete from objects where name = ?", (command.name,))
+        self._db.execute("delete from unchanged where object = ?", (command.name,))
+        self._object_changed(command.name, None)
+        return existed
+
+    def _object_changed(self, name: str, policy: ObjectPolicy | None) -> None:
+        self._names.note_object(name, policy)
+        self._publishing.forget_plans()
+        now = policy or DEFAULT_OBJECT
+        if now.unchanged is None:
+            self._contents.forget(name)
+        if now.route == "inline" and name in self._names.logged:
+            first = self._db.execute(
+                "select min(sequence) from undecided where object = ? and not failed", (name,)
+            ).get
+            self._ledger.note_logged(first)
+
+    def _declare_consumer(self, command: DeclareConsumer) -> Declared:
+        consumer, names = command.consumer, self._names
+        names.find(consumer.kind, consumer.destination)
+        known = names.consumers.get(command.name)
+        created_at = self._ledger.now if known is None else known.created_at
+        self._db.execute(
+            "insert or replace into consumers values (?, ?, ?)",
+            (command.name, msgspec.json.encode(consumer).decode(), created_at),
+        )
+        names.consumers[command.name] = ConsumerInfo(
+            name=command.name, consumer=consumer, created_at=created_at
+        )
+        self._publishing.forget_plans()
+        return Declared(known is None)
+
+    def _delete_consumer(self, command: DeleteConsumer) -> bool:
+        self._db.execute("delete from consumers where name = ?", (command.name,))
+        self._publishing.forget_plans()
+        return self._names.consumers.pop(command.name, None) is not None
+
+    def _set_spectator(self, command: SetSpectator) -> Declared:
+        head = self._ledger.head
+        if not 0 <= command.offset <= head:
+            raise RequestInvalid(
+                f"no event has offset {command.offset}", f"the log ends at {head}; 0 is before its beginning"
+            )
+        known = self._db.execute("select 1 from spectators where name = ?", (command.name,)).get
+        self._db.execute(
+            "insert or replace into spectators values (?, ?, ?)",
+            (command.name, command.offset, self._ledger.now),
+        )
+        return Declared(known is None)
+
+    def _delete_spectator(self, command: DeleteSpectator) -> bool:
+        self._db.execute("delete from spectators where name = ?", (command.name,))
+        return bool(self._db.changes())
 
     # ── time ────────────────────────────────────────────────────────────────────────────────
 
@@ -362,25 +510,57 @@ class SqliteStore:
     def refusal(self) -> Exception | None:
         return self._disk.refusal()
 
-    def ready(self, queue: str) -> int | None:
-        known = self._names.queues.get(queue)
+    def ready(self, queue: str, kind: Kind = Kind.QUEUE) -> int | None:
+        known = self._names.existing[kind].get(queue)
         return None if known is None else known.handed_out
 
     def queue(self, name: str) -> QueueInfo | None:
         queue = self._names.queues.get(name)
-        if queue is None:
-            return None
-        return QueueInfo(
-            name=name,
-            policy=queue.policy,
-            created_at=queue.created_at,
-            states={STATE[number]: count for number, count in enumerate(queue.states) if count},
-            bytes=queue.bytes,
-            ready=queue.handed_out,
-        )
+        return None if queue is None else QueueInfo(**_figures(queue))
 
     def queues(self) -> list[QueueInfo]:
         return [info for name in sorted(self._names.queues) if (info := self.queue(name))]
+
+    def channel(self, name: str) -> ChannelInfo | None:
+        channel = self._names.channels.get(name)
+        return None if channel is None else ChannelInfo(**_figures(channel), topics=channel.topics)
+
+    def channels(self) -> list[ChannelInfo]:
+        return [info for name in sorted(self._names.channels) if (info := self.channel(name))]
+
+    def object(self, name: str) -> ObjectInfo | None:
+        policy = self._names.objects.get(name)
+        if policy is None:
+            return None
+        counts = self._read_db.execute("select producer, count from unchanged where object = ?", (name,))
+        return ObjectInfo(
+            name=name, policy=policy, unchanged=dict(counts), logged=self._names.logged.get(name, 0)
+        )
+
+    def objects(self) -> list[ObjectInfo]:
+        return [info for name in sorted(self._names.objects) if (info := self.object(name))]
+
+    def consumer(self, name: str) -> ConsumerInfo | None:
+        return self._names.consumers.get(name)
+
+    def consumers(self) -> list[ConsumerInfo]:
+        return [info for _, info in sorted(self._names.consumers.items())]
+
+    def spectator(self, name: str) -> SpectatorInfo | None:
+        return next((info for info in self.spectators() if info.name == name), None)
+
+    def spectators(self) -> list[SpectatorInfo]:
+        head = self.bounds()[1]
+        rows = self._read_db.execute('select name, "offset", at from spectators order by name')
+        return [
+            SpectatorInfo(name=name, offset=offset, lag=head - offset, at=at) for name, offset, at in rows
+        ]
+
+    def depths(self, kind: Kind, name: str, at: int) -> Depths | None:
+        return depths_at(self._read_db, self._names, self._reader, kind, name, at)
+
+    def undecided(self, after: int, limit: int) -> list[Undecided]:
+        return self._reader.undecided(after, limit)
 
     def bounds(self) -> tuple[int, int]:
         return self._reader.bounds()
@@ -424,7 +604,17 @@ class SqliteStore:
         self._lock.release()
 
 
-_OPEN_JOB = "select 1 from jobs where ended_at is null limit 1"
+def _figures(place: Destination) -> dict[str, Any]:
+    return {
+        "name": place.name,
+        "policy": place.policy,
+        "created_at": place.created_at,
+        "states": {STATE[number]: count for number, count in enumerate(place.states) if count},
+        "bytes": place.bytes,
+        "ready": place.handed_out,
+    }
+
+
 _BODY_BYTES = "select sum(size) from bodies cross join messages on messages.sequence = bodies.sequence"
 _NEXT_DUE = """
     select (select due_at from deliveries where due_at is not null order by due_at limit 1),

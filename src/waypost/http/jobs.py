@@ -1,0 +1,165 @@
+"""Work on many deliveries: redrive, replay, cancel. A dry run counts; the rest is a job, done in slices."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from waypost.broker import Broker
+from waypost.commands import JOB_DEFAULTS, JOB_STATES, JobKind
+from waypost.consumers import check_rate
+from waypost.delivery import LETTERS, State
+from waypost.destinations import Kind
+from waypost.errors import Busy, ChannelNotFound, JobNotFound, QueueNotFound, RequestInvalid
+from waypost.filters import Filter, parse_filter
+from waypost.http.answering import WRONG, answer_accepted, answer_json
+from waypost.http.given import check_query
+from waypost.http.refusals import failure, guarded, guarded_task
+from waypost.http.routes import Content, Parameter, Route
+from waypost.http.schemas import JSON, ref
+from waypost.http.wire import Request
+from waypost.names import check_name
+from waypost.wire import job_json, read_json
+
+
+class _Given(msgspec.Struct, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    filter: str
+    dry_run: bool = False
+    rate: int | float | None = None
+    consumer: str | None = None
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """What a request asks for."""
+
+    filter: Filter
+    dry_run: bool
+    #: deliveries a second
+    rate: float | None
+    #: whom they are for afterwards
+    consumer: str | None
+
+
+#: others have their turn after so many
+COUNTED_AT_ONCE = 1_000
+
+_given = msgspec.json.Decoder(_Given)
+_HINT = '{"filter":"queue=orders state=E since=10:00","dryRun":true}'
+#: those that hand deliveries out again
+_AGAIN = frozenset({JobKind.REDRIVE, JobKind.REPLAY})
+
+
+def selection_of(kind: JobKind, body: bytes, now: int) -> Selection:
+    if not body.strip():
+        raise RequestInvalid("an empty body, where a filter is expected", _HINT, "JSON_INVALID")
+    given: _Given = read_json(_given, body, _HINT)
+    if not given.filter.strip():
+        raise RequestInvalid("an empty filter", "state=E means every dead letter", "FILTER_INVALID")
+    if given.consumer is not None and kind not in _AGAIN:
+        raise RequestInvalid(
+            "nobody gets what is cancelled", 'consumer=… in the filter selects: {"filter":"consumer=billing"}'
+        )
+    return Selection(
+        parse_filter(given.filter, now),
+        given.dry_run,
+        None if given.rate is None else check_rate(given.rate),
+        None if given.consumer is None else check_name(given.consumer, "consumer"),
+    )
+
+
+async def count(broker: Broker, kind: JobKind, filter: Filter) -> dict[State, int]:
+    """How many deliveries a job would take, by state."""
+    wanted = filter.states if filter.states is not None else JOB_DEFAULTS[kind]
+    chosen = msgspec.structs.replace(filter, states=frozenset(wanted & JOB_STATES[kind]))
+    states: dict[State, int] = {}
+    after: int | None = 0
+    while after is not None:
+        found, after = broker.store.find(chosen, after, COUNTED_AT_ONCE)
+        for delivery in found:
+            states[delivery.state] = states.get(delivery.state, 0) + 1
+        await asyncio.sleep(0)
+    return states
+
+
+def rows(broker: Broker) -> list[Route]:
+    store = broker.store
+
+    def check_places(filter: Filter) -> None:
+        """A slip in a name would otherwise look like success."""
+        if filter.queue is not None and store.ready(filter.queue) is None:
+            raise QueueNotFound(filter.queue)
+        if filter.channel is not None and store.ready(filter.channel, Kind.CHANNEL) is None:
+            raise ChannelNotFound(filter.channel)
+
+    async def start(request: Request, kind: JobKind) -> None:
+        check_query(request.head)
+        selection = selection_of(kind, request.body, broker.clock())
+        check_places(selection.filter)
+        if selection.dry_run:
+            states = await count(broker, kind, selection.filter)
+            counts = {LETTERS[state]: number for state, number in sorted(states.items())}
+            answer_json(request, 200, {"matched": sum(counts.values()), "states": counts})
+            return
+        job, _ = await broker.start_job(
+            kind, selection.filter, consumer=selection.consumer, rate=selection.rate
+        )
+        assert job is not None
+        answer_accepted(request, job)
+
+    def show(request: Request) -> None:
+        check_query(request.head)
+        id = request.head.params["id"]
+        job = store.job(id)
+        if job is None:
+            raise JobNotFound(id)
+        answer_json(request, 200, job_json(job))
+
+    def row(kind: JobKind, summary: str, selection: str) -> Route:
+        async def handle(request: Request) -> None:
+            await start(request, kind)
+
+        more: dict[str, Any] = {
+            "request": Content("which deliveries", {JSON: ref(selection)}),
+            "responses": {
+                200: Content("how many match, with dryRun", {JSON: ref("Matched")}),
+                202: Content("a job does it", {JSON: ref("Accepted")}),
+            },
+        }
+        return Route(
+            "POST",
+            f"/v1/{kind.value}",
+            guarded_task(handle),
+            verb=kind.value,
+            tag="operations",
+            summary=summary,
+            failures=(
+                WRONG,
+                failure(QueueNotFound, "the filter names one that does not exist"),
+                failure(ChannelNotFound, "likewise"),
+                failure(Busy),
+            ),
+            **more,
+        )
+
+    return [
+        row(
+            JobKind.REDRIVE,
+            "Queue ended deliveries again; dead letters if the filter names no state",
+            "Redrive",
+        ),
+        row(JobKind.REPLAY, "Queue ended deliveries again, those that succeeded too", "Redrive"),
+        row(JobKind.CANCEL, "Take waiting deliveries out", "Cancel"),
+        Route(
+            "GET",
+            "/v1/jobs/{id}",
+            guarded(show),
+            verb="inspect",
+            tag="operations",
+            summary="How far a job has come",
+            parameters=(Parameter("id", "path", "as the request that began it was answered"),),
+            responses={200: Content("", {JSON: ref("Job")})},
+            failures=(failure(JobNotFound),),
+        ),
+    ]

@@ -1,0 +1,161 @@
+"""Messages under /v1: many at once, one with all that happened to it, and search."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from waypost.broker import Broker
+from waypost.commands import PublishMany
+from waypost.errors import Busy, MessageNotFound, NotOffered, PayloadReaped, Refused, RequestInvalid
+from waypost.filters import parse_filter
+from waypost.http.answering import WRONG, answer_json
+from waypost.http.given import check_query, flag, whole
+from waypost.http.payload import read_payload
+from waypost.http.publishing import FAILURES
+from waypost.http.refusals import failure, guarded, guarded_task, refuse
+from waypost.http.routes import Content, Parameter, Route
+from waypost.http.schemas import ARROW, COUNT, FLAG, ID, JSON, NDJSON, lines, ref
+from waypost.http.wire import Request
+from waypost.names import check_own_id
+from waypost.wire import (
+    MOST_MESSAGES,
+    TooManyMessages,
+    body_json,
+    delivery_json,
+    message_document,
+    published_json,
+    read_messages,
+)
+
+MANY_BYTES = 16 << 20
+MOST_FOUND = 1_000
+_FURTHEST = 10**18 - 1
+
+_ID = Parameter("id", "path", "the message's id", ID)
+
+
+def _id(request: Request) -> str:
+    check_query(request.head)
+    return check_own_id(request.head.params["id"])
+
+
+def _answer_many(request: Request, results: Any) -> None:
+    if isinstance(results, Refused):
+        refuse(request, results)
+    else:
+        request.answer(201, f'{{"results":[{",".join(map(published_json, results))}]}}'.encode(), JSON)
+
+
+def rows(broker: Broker) -> list[Route]:
+    store = broker.store
+
+    def publish_many(request: Request) -> None:
+        head = request.head
+        check_query(head)
+        if head.headers.get("content-type", "").partition(";")[0].strip().lower() == ARROW:
+            raise NotOffered("messages as an Arrow stream", f"send newline JSON, {NDJSON}")
+        encoding = head.headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            raise RequestInvalid(f"a body in {encoding[:60]!r}", "send it as it is", "ENCODING_NOT_TAKEN")
+        broker.publish_many(PublishMany(read_messages(request.body)), partial(_answer_many, request))
+
+    async def show(request: Request) -> None:
+        id = _id(request)
+        info = store.message(id)
+        if info is None:
+            raise MessageNotFound(id)
+        document = message_document(info)
+        if flag(request.head.query.get("payload"), "payload"):
+            try:
+                document |= body_json(await read_payload(store, id))
+            except PayloadReaped:
+                document["body"] = None
+        answer_json(request, 200, document)
+
+    async def payload(request: Request) -> None:
+        id = _id(request)
+        body = await read_payload(store, id)
+        info = store.message(id)
+        if info is None:
+            raise MessageNotFound(id)
+        envelope = info.envelope
+        headers = [("X-Message-Id", id)]
+        if envelope.encoding is not None:
+            headers.append(("Content-Encoding", envelope.encoding))
+        request.answer(200, body, envelope.mime_type or "application/octet-stream", headers)
+
+    def search(request: Request) -> None:
+        check_query(request.head)
+        query = request.head.query
+        found, following = store.find(
+            parse_filter(query.get("filter", ""), broker.clock()),
+            whole(query.get("after", "0"), "after", 0, _FURTHEST),
+            whole(query.get("limit", "100"), "limit", 1, MOST_FOUND),
+        )
+        answer_json(request, 200, {"deliveries": [delivery_json(one) for one in found], "next": following})
+
+    with_payload = Parameter("payload", "query", "with the body", FLAG)
+    return [
+        Route(
+            "POST",
+            "/v1/messages",
+            guarded(publish_many),
+            verb="publish",
+            max_body=MANY_BYTES,
+            cacheable=True,
+            tag="messages",
+            summary="Publish up to 10,000 messages, all or none",
+            request=Content(
+                "a message in JSON a line",
+                {NDJSON: lines("NewMessage") | {"minItems": 1, "maxItems": MOST_MESSAGES}},
+            ),
+            responses={201: Content("stored, in the order of the lines", {JSON: ref("PublishedMany")})},
+            failures=(
+                WRONG,
+                failure(TooManyMessages),
+                *FAILURES,
+                failure(Busy),
+                failure(NotOffered, "Arrow"),
+            ),
+        ),
+        Route(
+            "GET",
+            "/v1/messages",
+            guarded(search),
+            verb="inspect",
+            tag="messages",
+            summary="Search deliveries",
+            parameters=(
+                Parameter("filter", "query", "such as: queue=orders state=E since=10:00"),
+                Parameter(
+                    "limit", "query", "how many", {"type": "integer", "minimum": 1, "maximum": MOST_FOUND}
+                ),
+                Parameter("after", "query", "`next` of the page before", COUNT),
+            ),
+            responses={200: Content("a page of deliveries in log order", {JSON: ref("Deliveries")})},
+            failures=(WRONG,),
+        ),
+        Route(
+            "GET",
+            "/v1/messages/{id}",
+            guarded_task(show),
+            verb="inspect",
+            tag="messages",
+            summary="A message with all that happened to it",
+            parameters=(_ID, with_payload),
+            responses={200: Content("its document and journey", {JSON: ref("Message")})},
+            failures=(WRONG, failure(MessageNotFound)),
+        ),
+        Route(
+            "GET",
+            "/v1/messages/{id}/payload",
+            guarded_task(payload),
+            verb="inspect",
+            tag="messages",
+            summary="A message's body as it was sent",
+            parameters=(_ID,),
+            responses={200: Content("the body with its type", {"*/*": {}}, {"X-Message-Id": "its id"})},
+            failures=(WRONG, failure(MessageNotFound), failure(PayloadReaped)),
+        ),
+    ]

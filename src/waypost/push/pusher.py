@@ -1,0 +1,150 @@
+"""All endpoints: one for each registered consumer with a URL, for as long as it is registered.
+
+    start ── store.consumers() ──▶ endpoints          changed(name) after a consumer was declared or deleted
+    stop  ── fetch no more ──▶ what is under way ends, or after some seconds goes back
+
+The owner of a `Pusher` calls `changed` when the command is committed, and `stop` before it closes the broker. Without
+consumers that are pushed to this costs nothing: aiohttp is loaded for the first of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..broker import Broker
+from ..commands import DeclareConsumer
+from ..consumers import Consumer
+from ..destinations import Kind
+from ..errors import Busy, NotOffered, Refused
+from .addresses import Network, check_url
+from .breaker import Tripping
+from .crew import Crew
+from .endpoint import BUSY_SECONDS, Endpoint
+from .figures import Figures
+
+if TYPE_CHECKING:
+    from .sending import Lookup, Sender
+
+STOP_SECONDS = 8.0
+#: for the commits of what was cancelled at the end
+LAST_SECONDS = 2.0
+
+
+class Pusher:
+    def __init__(
+        self,
+        broker: Broker,
+        allow: Sequence[Network] = (),
+        *,
+        tripping: Tripping | None = None,
+        lookup: Lookup | None = None,
+    ) -> None:
+        """`allow`: networks that may be called although they are not public (`addresses.parse_allowed`)."""
+        self._broker, self._allow, self._lookup = broker, tuple(allow), lookup
+        self._tripping = tripping or Tripping()
+        self._sender: Sender | None = None
+        self._endpoints: dict[str, Endpoint] = {}
+        self._crews: dict[tuple[Kind, str], Crew] = {}
+        #: stopped, until nothing of theirs is under way
+        self._leaving: dict[Endpoint, asyncio.Task[None]] = {}
+        self._stopped = False
+
+    def check(self, consumer: Consumer) -> None:
+        """Before it is declared. Raises RequestInvalid for a URL that would be refused whatever it resolves to."""
+        if consumer.url is not None:
+            check_url(consumer.url, self._allow)
+
+    def start(self) -> None:
+        try:
+            registered = self._broker.store.consumers()
+        except NotOffered:
+            return
+        for info in registered:
+            self.changed(info.name)
+
+    def changed(self, name: str) -> None:
+        """Look at a consumer again: it was declared, changed or deleted."""
+        if self._stopped:
+            return
+        info = self._broker.store.consumer(name)
+        consumer = None if info is None or info.consumer.url is None else info.consumer
+        endpoint = self._endpoints.get(name)
+        if endpoint is not None:
+            self._leave_crew(endpoint)
+        if consumer is None:
+            if endpoint is not None:
+                self._leave(name, endpoint)
+            return
+        crew = self._crew(consumer)
+        if endpoint is None:
+            endpoint = self._endpoints[name] = Endpoint(
+                name, consumer, self._broker, self._have_sender(), self._tripping, crew, self._gone
+            )
+            crew.members.append(endpoint)
+            endpoint.start()
+        else:
+            crew.members.append(endpoint)
+            endpoint.change(consumer, crew)
+
+    def figures(self, name: str) -> Figures | None:
+        endpoint = self._endpoints.get(name)
+        return None if endpoint is None else endpoint.figures()
+
+    def all_figures(self) -> dict[str, Figures]:
+        return {name: endpoint.figures() for name, endpoint in sorted(self._endpoints.items())}
+
+    async def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """What is under way may end within the given time; the rest goes back."""
+        self._stopped = True
+        for name, endpoint in list(self._endpoints.items()):
+            self._leave(name, endpoint)
+        ending = list(self._leaving.values())
+        if ending:
+            _, late = await asyncio.wait(ending, timeout=seconds)
+            if late:
+                for endpoint in self._leaving:
+                    endpoint.cancel()
+                await asyncio.wait(late, timeout=LAST_SECONDS)
+        if self._sender is not None:
+            await self._sender.close()
+
+    def _leave(self, name: str, endpoint: Endpoint) -> None:
+        del self._endpoints[name]
+        endpoint.stop()
+        ending = asyncio.create_task(endpoint.ended())
+        self._leaving[endpoint] = ending
+        ending.add_done_callback(lambda _: self._leaving.pop(endpoint))
+
+    def _gone(self, endpoint: Endpoint) -> None:
+        """Its receiver wants nothing any more: paused, until somebody declares it again."""
+        name, consumer = endpoint.name, endpoint.consumer
+        paused = DeclareConsumer(name, msgspec.structs.replace(consumer, paused=True))
+
+        def done(result: Any) -> None:
+            if isinstance(result, Busy):
+                asyncio.get_running_loop().call_later(BUSY_SECONDS, self._broker.submit, paused, done)
+            elif not isinstance(result, Refused):
+                self.changed(name)
+
+        info = self._broker.store.consumer(name)
+        if info is not None and info.consumer == consumer:
+            self._broker.submit(paused, done)
+
+    def _leave_crew(self, endpoint: Endpoint) -> None:
+        endpoint.crew.members.remove(endpoint)
+        if not endpoint.crew.members:
+            del self._crews[endpoint.consumer.kind, endpoint.consumer.destination]
+
+    def _crew(self, consumer: Consumer) -> Crew:
+        return self._crews.setdefault((consumer.kind, consumer.destination), Crew())
+
+    def _have_sender(self) -> Sender:
+        if self._sender is None:
+            from .sending import Sender, system_lookup
+
+            self._sender = Sender(self._allow, self._lookup or system_lookup)
+        return self._sender

@@ -1,0 +1,323 @@
+"""Endpoints that are down, messages that nobody can digest, endpoints that take over, brokers that stop."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+
+from aiohttp import web
+
+from tests.push.harness import SECRET, Got, Receiver, in_a_loop, pushing, seconds
+from waypost.policy import Policy
+from waypost.push.breaker import Position
+from waypost.store import Event
+
+
+def fails(got: Got) -> web.Response:
+    return web.Response(status=500)
+
+
+@in_a_loop
+async def test_an_outage_pauses_sending_and_no_message_is_given_up(folder: Path) -> None:
+    async with Receiver(fails) as receiver, pushing(folder) as bench:
+        await bench.register("billing", receiver.url, concurrency=4)
+        ids = [await bench.publish() for _ in range(30)]
+        await bench.until(lambda: bench.figures("billing").breaker is Position.OPEN)
+        await bench.until(lambda: bench.figures("billing").in_flight == 0)
+        sent = len(receiver.got)
+        assert sent <= 5 + 3, "five in a row, and what was under way with the last of them"
+        # In several pauses one probe each goes out, and none of them counts.
+        await bench.until(lambda: len(receiver.got) == sent + 3)
+        assert "E" not in bench.counts()
+        assert receiver.got[-1].at - receiver.got[-2].at >= 0.15, "a pause lies between two probes"
+        receiver.answering = lambda got: web.Response()
+        await bench.ended(ids)
+        assert bench.figures("billing").breaker is Position.CLOSED
+        assert sum(bench.journey(id).count("R") for id in ids) == 5, "those that opened the breaker"
+
+
+@in_a_loop
+async def test_an_endpoint_that_cannot_be_reached_costs_no_attempts(folder: Path) -> None:
+    receiver = await Receiver().start()
+    await receiver.stop()
+    async with pushing(folder) as bench:
+        await bench.register("billing", receiver.url)
+        id = await bench.publish()
+        await bench.until(lambda: bench.figures("billing").breaker is Position.OPEN)
+        assert bench.figures("billing").last_error == "no connection: connection refused"
+        await bench.until(lambda: bench.figures("billing").failed >= 7)
+        await receiver.start()
+        await bench.ended(id)
+        assert set(bench.journey(id)) == {"Q", "F", "S"}
+        await receiver.stop()
+
+
+@in_a_loop
+async def test_poison_alone_goes_to_the_dead_letters_and_opens_nothing(folder: Path) -> None:
+    opened = []
+
+    def answer(got: Got) -> web.Response:
+        return web.Response(status=500 if got.body == b"poison" else 200)
+
+    async with Receiver(answer) as receiver, pushing(folder) as bench:
+        poison, fine = [], []
+        for _ in range(12):
+            fine.append(await bench.publish(b"fine"))
+            poison.append(await bench.publish(b"poison"))
+        fine.append(await bench.publish(b"fine"))
+        await bench.register("billing", receiver.url)
+
+        def watched() -> bool:
+            opened.append(bench.figures("billing").breaker is not Position.CLOSED)
+            return bench.counts() == {"S": len(fine), "E": len(poison)}
+
+        await bench.until(watched)
+        assert {bench.journey(id) for id in poison} == {"QFRFRFRFE"}
+        assert {bench.journey(id) for id in fine} == {"QFS"}
+        assert not any(opened)
+
+
+@in_a_loop
+async def test_even_poison_that_looks_like_an_outage_is_told_from_one(folder: Path) -> None:
+    async with (
+        Receiver(lambda got: web.Response(status=500 if got.body == b"poison" else 200)) as receiver,
+        pushing(folder) as bench,
+    ):
+        poison = [await bench.publish(b"poison") for _ in range(6)]
+        fine = [await bench.publish(b"fine")]
+        await bench.register("billing", receiver.url, concurrency=2)
+        await bench.ended(fine)
+        await bench.ended(poison, "E")
+
+
+@in_a_loop
+async def test_poison_at_the_front_does_not_keep_an_endpoint_down_that_is_up_again(folder: Path) -> None:
+    up = False
+
+    def answer(got: Got) -> web.Response:
+        return web.Response(status=200 if up and got.body == b"fine" else 500)
+
+    async with Receiver(answer) as receiver, pushing(folder) as bench:
+        poison = [await bench.publish(b"poison") for _ in range(3)]
+        fine = [await bench.publish(b"fine") for _ in range(10)]
+        await bench.register("billing", receiver.url)
+        await bench.until(lambda: bench.figures("billing").breaker is Position.OPEN)
+        up = True
+        await bench.ended(fine)
+        await bench.ended(poison, "E")
+
+
+@in_a_loop
+async def test_the_next_endpoint_gets_a_message_only_when_the_last_has_failed(folder: Path) -> None:
+    """One of two endpoints refuses everything: the other gets it next, and the first never twice in a row."""
+    running: dict[str, int] = {}
+
+    async def take(got: Got, status: int) -> web.StreamResponse:
+        running[got.id] = running.get(got.id, 0) + 1
+        assert running[got.id] == 1, "one at a time"
+        await asyncio.sleep(0.005)
+        running[got.id] -= 1
+        return web.Response(status=status)
+
+    async with (
+        Receiver(lambda got: take(got, 400)) as broken,
+        Receiver(lambda got: take(got, 200)) as sound,
+        pushing(folder) as bench,
+    ):
+        await bench.register("aaa", broken.url, concurrency=2)
+        await bench.register("bbb", sound.url, concurrency=30)
+        ids = [await bench.publish() for _ in range(30)]
+        await bench.ended(ids)
+        assert broken.got, "both were asked"
+        assert len({got.id for got in broken.got}) == len(broken.got), (
+            "and the broken one once for each message"
+        )
+        assert len(sound.got) == 30
+
+
+@in_a_loop
+async def test_a_message_nobody_takes_goes_round_until_it_is_given_up(folder: Path) -> None:
+    order: list[str] = []
+
+    def refuse(name: str) -> web.Response:
+        order.append(name)
+        return web.Response(status=400)
+
+    async with (
+        Receiver(lambda got: refuse("a")) as first,
+        Receiver(lambda got: refuse("b")) as second,
+        Receiver(lambda got: refuse("c")) as third,
+        pushing(folder) as bench,
+    ):
+        await bench.queue(policy=Policy(retries=5, backoff_base_us=1_000, backoff_cap_us=2_000))
+        for name, receiver in (("a", first), ("b", second), ("c", third)):
+            await bench.register(name, receiver.url)
+        id = await bench.publish()
+        await bench.ended(id, "E")
+        assert len(order) == 6
+        assert sorted(order[:3]) == sorted(order[3:]) == ["a", "b", "c"]
+
+
+@in_a_loop
+async def test_a_failed_message_stays_with_its_endpoint_when_no_other_may_have_it(folder: Path) -> None:
+    async with (
+        Receiver(lambda got: web.Response(status=400)) as broken,
+        Receiver() as other,
+        pushing(folder) as bench,
+    ):
+        await bench.register("aaa", broken.url)
+        await bench.register("bbb", other.url, topics=("orders.other",))
+        await bench.register("ccc", other.url, paused=True)
+        id = await bench.publish()
+        await bench.ended(id, "E")
+        assert len(broken.got) == 4
+        assert other.got == []
+
+
+@in_a_loop
+async def test_a_hanging_endpoint_does_not_slow_the_others(folder: Path) -> None:
+    never = asyncio.Event()
+
+    async def answer(got: Got) -> web.StreamResponse:
+        if got.headers["waypost-consumer"] == "c0":
+            await never.wait()
+        return web.Response()
+
+    async with Receiver(answer) as receiver, pushing(folder) as bench:
+        for n in range(20):
+            await bench.queue(f"q{n}")
+            await bench.register(f"c{n}", receiver.url, queue=f"q{n}", concurrency=5, timeout_us=seconds(30))
+        hanging = [await bench.publish(queue="q0") for _ in range(10)]
+        ids = [await bench.publish(queue=f"q{n}") for n in range(1, 20) for _ in range(10)]
+        await bench.ended(ids)
+        assert bench.figures("c0").in_flight == 5
+        assert "".join(sorted(bench.journey(id) for id in hanging)) == "Q" * 5 + "QF" * 5
+
+
+@in_a_loop
+async def test_a_consumer_that_is_paused_changed_or_deleted_stops_cleanly(folder: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def wait(got: Got) -> web.StreamResponse:
+        await go_on.wait()
+        return web.Response()
+
+    async with Receiver(wait) as receiver, Receiver() as new, pushing(folder) as bench:
+        await bench.register("billing", receiver.url)
+        under_way, waiting = await bench.publish(), await bench.publish()
+        await receiver.came(1)
+        await bench.register("billing", receiver.url, paused=True)
+        go_on.set()
+        await bench.ended(under_way)
+        assert bench.journey(waiting) == "Q"
+        await bench.register("billing", new.url)
+        await bench.ended(waiting)
+        assert (len(receiver.got), len(new.got)) == (1, 1)
+
+        go_on.clear()
+        await bench.register("billing", receiver.url)
+        last = await bench.publish()
+        await receiver.came(2)
+        await bench.forget("billing")
+        assert bench.pusher.figures("billing") is None
+        left = await bench.publish()
+        go_on.set()
+        await bench.ended(last)
+        assert bench.journey(left) == "Q"
+
+
+@in_a_loop
+async def test_a_queue_that_is_not_there_yet_is_waited_for(folder: Path) -> None:
+    async with Receiver() as receiver, pushing(folder) as bench:
+        await bench.queue("later")
+        await bench.register("billing", receiver.url, queue="later")
+        await bench.ended(await bench.publish(queue="later"))
+
+
+@in_a_loop
+async def test_a_stop_lets_what_is_under_way_end_and_gives_the_rest_back(folder: Path) -> None:
+    async def answer(got: Got) -> web.StreamResponse:
+        await asyncio.sleep(0.2 if got.body == b"slow" else 600)
+        return web.Response()
+
+    async with Receiver(answer) as receiver:
+        async with pushing(folder) as bench:
+            await bench.register("billing", receiver.url, concurrency=2, timeout_us=seconds(60))
+            slow, hanging, waiting = [await bench.publish(body) for body in (b"slow", b"hanging", b"waiting")]
+            await receiver.came(2)
+            bench.broker.drain()
+            began = monotonic()
+            await bench.pusher.stop(0.5)
+            assert monotonic() - began < 3
+            assert bench.journey(slow) == "QFS"
+            assert bench.journey(waiting) == "Q"
+            await bench.until(lambda: bench.journey(hanging) == "QFQ")
+        receiver.answering = lambda got: web.Response()
+        async with pushing(folder) as bench:
+            await bench.ended([hanging, waiting])
+            assert [got.attempt for got in receiver.got if got.id == hanging] == [1, 2]
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from tests.push.harness import pushing, run
+
+async def main() -> None:
+    async with pushing(Path(sys.argv[1])) as bench:
+        await bench.register("billing", sys.argv[2], concurrency=8, secrets=(sys.argv[3],))
+        for n in range(400):
+            print(await bench.publish(b"%d" % n), flush=True)
+        await asyncio.Event().wait()
+
+run(main())
+"""
+
+
+@in_a_loop
+async def test_a_broker_that_is_killed_loses_no_delivery(folder: Path) -> None:
+    async with Receiver() as receiver:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(["src", ".", *sys.path])}
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", CHILD, str(folder), receiver.url, SECRET),
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        try:
+            await receiver.came(60)
+        finally:
+            child.kill()
+            said, _ = await child.communicate()
+        # What was acknowledged, and whole lines only.
+        ids = said.decode().rpartition("\n")[0].split()
+        assert ids
+        async with pushing(folder) as bench:
+            await bench.ended(ids)
+            everything: list[Event] = bench.store.events(1, bench.store.bounds()[1])
+            logged = {event.message_id for event in everything}
+            await bench.until(lambda: set(bench.counts()) == {"S"})
+            assert logged == {got.id for got in receiver.got}, "each at least once"
+
+
+@in_a_loop
+async def test_confirms_wait_for_a_broker_that_is_busy(folder: Path) -> None:
+    async with Receiver() as receiver, pushing(folder) as bench:
+        await bench.register("billing", receiver.url)
+        busy = bench.broker.committer
+        answered = asyncio.Event()
+
+        async def fill(got: Got) -> web.StreamResponse:
+            busy._max_waiting = 0  # as full as it can be
+            answered.set()
+            return web.Response()
+
+        receiver.answering = fill
+        id = await bench.publish()
+        await answered.wait()
+        await bench.until(lambda: bench.figures("billing").succeeded == 1)
+        assert bench.journey(id) == "QF"
+        busy._max_waiting = 10_000
+        await bench.ended(id)
+        assert len(receiver.got) == 1
