@@ -137,6 +137,12 @@ class Release(msgspec.Struct, gc=False):
     receipts: list[str]
 
 
+class Kick(msgspec.Struct, gc=False):
+    """At most once: it is about to be handed over, and no confirm is waited for. -> list[Settled]"""
+
+    receipts: list[str]
+
+
 class Remove(msgspec.Struct, gc=False):
     """MQ-Core's unfenced DELETE: fetched becomes S, waiting C, anything else stays. -> bool: something was done"""
 
@@ -310,6 +316,7 @@ Command = (
     | Confirm
     | Extend
     | Release
+    | Kick
     | Remove
     | DeclareQueue
     | DeleteQueue

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .commands import Command, Confirm, Extend, Fetch, Publish, PublishMany, Release
+from .commands import Command, Confirm, Extend, Fetch, Kick, Publish, PublishMany, Release
 from .errors import Busy, StoreBroken
 from .store import Applied, Store
 
@@ -30,7 +30,7 @@ SLOW_SYNC_SECONDS = 0.002
 SYNC_STEP_SECONDS = 0.000_05
 #: commands that may change places with their neighbours in a group: all are unanswered, so any order is a
 #: true one, and runs of one kind are quick. What is not listed stays where it is, and nothing moves past it.
-_RANK = {Confirm: 0, Extend: 0, Release: 0, Publish: 1, PublishMany: 1, Fetch: 2}
+_RANK = {Confirm: 0, Extend: 0, Release: 0, Kick: 0, Publish: 1, PublishMany: 1, Fetch: 2}
 
 
 class Committer:

@@ -33,6 +33,7 @@ from ..commands import (
     Fetched,
     Job,
     JobKind,
+    Kick,
     Publish,
     Published,
     PublishMany,
@@ -326,7 +327,8 @@ class MemoryStore:
             Fetch: self._fetch,
             Confirm: self._confirm,
             Extend: self._extend,
-            Release: self._release,
+            Release: self._let_go,
+            Kick: self._let_go,
             Remove: self._remove,
             DeclareQueue: self._declare_queue,
             DeleteQueue: self._delete_queue,
@@ -813,17 +815,22 @@ class MemoryStore:
                 extended.append(Extended(receipt, until_at))
         return extended
 
-    def _release(self, command: Release) -> list[Settled]:
-        released = []
+    def _let_go(self, command: Release | Kick) -> list[Settled]:
+        """What was fetched goes back, or is done without a confirm."""
+        let_go = []
         for receipt in command.receipts:
             fetch = self._valid(receipt, None)
             if fetch is None or fetch.became is not None or fetch.slot.state is not F:
-                released.append(Settled(receipt))
+                let_go.append(Settled(receipt))
                 continue
-            self._take(fetch.slot, Step((Q,), Reason.RELEASED, None, fetch.slot.tries - 1))
-            fetch.slot.fetch = None
-            released.append(Settled(receipt, fetch.slot.message.id, Q))
-        return released
+            slot = fetch.slot
+            if isinstance(command, Kick):
+                self._take(slot, Step((K,), None, None, slot.tries))
+            else:
+                self._take(slot, Step((Q,), Reason.RELEASED, None, slot.tries - 1))
+            slot.fetch = None
+            let_go.append(Settled(receipt, slot.message.id, slot.state))
+        return let_go
 
     def _remove(self, command: Remove) -> bool:
         queue, message = self._named[command.kind].get(command.queue), self._by_id.get(command.id)

@@ -20,6 +20,7 @@ from ..commands import (
     Fetch,
     Fetched,
     JobKind,
+    Kick,
     Publish,
     Published,
     PublishMany,
@@ -323,6 +324,14 @@ class StoreTests(ChannelTests, ContentTests, ConsumerTests, DecisionTests, Selec
         hand.publish("a.y", "b.y", body=b"too")
         taken = hand.ask(*(Fetch(queue=queue) for queue in "abba"))
         assert [hand.body(message) for (message,) in taken] == [b"for both", b"for both", b"too", b"too"]
+
+    def test_what_is_kicked_is_done_without_a_confirm(self, hand: Hand) -> None:
+        id = hand.publish("a.x").id
+        got = hand.one("a", "ann")
+        assert hand.do(Kick([got.receipt, "junk"])) == [Settled(got.receipt, id, K), Settled("junk")]
+        assert hand.do(Kick([got.receipt])) == [Settled(got.receipt)]
+        assert hand.confirm(got).state is None
+        assert hand.journey(id) == "LQFKX"
 
     def test_receipts_in_one_group_are_settled_once_each(self, hand: Hand) -> None:
         hand.publish("a.x")

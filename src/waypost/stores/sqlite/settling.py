@@ -12,8 +12,8 @@ from typing import Any
 
 import apsw
 
-from ...commands import Confirm, Extend, Extended, Release, Remove, Settled
-from ...delivery import OPEN, C, F, N, Outcome, Q, R, Reason, S, Step, X, settle
+from ...commands import Confirm, Extend, Extended, Kick, Release, Remove, Settled
+from ...delivery import OPEN, C, F, K, N, Outcome, Q, R, Reason, S, Step, X, settle
 from ...destinations import Kind
 from ...errors import ChannelNotFound, QueueNotFound
 from ...message import Entropy, make_id, parse_receipt
@@ -219,17 +219,21 @@ class Settling:
             extended.append(Extended(text, None if row is None else until_at))
         return extended
 
-    def release(self, command: Release) -> list[Settled]:
-        released = []
+    def let_go(self, command: Release | Kick) -> list[Settled]:
+        """What was fetched goes back, or is done without a confirm."""
+        let_go = []
         for text in command.receipts:
             row = self._valid(text, None)
             if row is None:
-                released.append(Settled(text))
+                let_go.append(Settled(text))
                 continue
             slot = self._ledger.slot(*row[2:5])
-            self._ledger.take(slot, Step((Q,), Reason.RELEASED, None, slot.tries - 1))
-            released.append(Settled(text, row[14] or make_id(row[2], row[13], row[12]), Q))
-        return released
+            if isinstance(command, Kick):
+                self._ledger.take(slot, Step((K,), None, None, slot.tries))
+            else:
+                self._ledger.take(slot, Step((Q,), Reason.RELEASED, None, slot.tries - 1))
+            let_go.append(Settled(text, row[14] or make_id(row[2], row[13], row[12]), slot.state))
+        return let_go
 
     def remove(self, command: Remove) -> bool:
         queue = self._names.existing[command.kind].get(command.queue)

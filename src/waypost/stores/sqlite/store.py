@@ -36,6 +36,7 @@ from ...commands import (
     Fetch,
     Job,
     JobKind,
+    Kick,
     Publish,
     PublishMany,
     Reap,
@@ -185,7 +186,8 @@ class SqliteStore:
         self._do: dict[type, Callable[[Any], Any]] = {
             PublishMany: self._publishing.publish_many,
             Extend: self._settling.extend,
-            Release: self._settling.release,
+            Release: self._settling.let_go,
+            Kick: self._settling.let_go,
             Remove: self._settling.remove,
             DeclareQueue: self._declare_queue,
             DeleteQueue: self._delete_queue,
