@@ -208,6 +208,23 @@ async def pushing(folder: Path, store: Store | None = None, **options: Any) -> A
         await bench.close()
 
 
+@asynccontextmanager
+async def speaking(*answers: bytes) -> AsyncIterator[str]:
+    """A receiver that answers with these bytes, one after the other, and then with 200; its URL. For empty bodies."""
+    spoken = iter(answers)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(next(spoken, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    finally:
+        server.close()
+
+
 def in_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
     """Runs it on the loop that the broker is served with."""
 

@@ -5,7 +5,15 @@ from email.utils import formatdate
 import pytest
 
 from waypost.delivery import Outcome
-from waypost.push.answers import LONGEST_WAIT_SECONDS, Answer, Health, Silence, judge, retry_after_us
+from waypost.push.answers import (
+    LONGEST_WAIT_SECONDS,
+    Answer,
+    Health,
+    Silence,
+    harmless,
+    judge,
+    retry_after_us,
+)
 from waypost.push.breaker import Breaker, Position, Tripping
 from waypost.push.pace import Pace
 
@@ -51,6 +59,16 @@ def test_a_retry_may_say_when() -> None:
 def test_the_reason_has_status_and_text_and_is_short() -> None:
     assert judge(Answer(status=500, text="no such table"), NOW).reason == "500: no such table"
     assert len(judge(Answer(status=500, text="x" * 10_000), NOW).reason or "") == 200
+
+
+def test_what_a_receiver_says_is_made_harmless() -> None:
+    assert harmless("no such table") == "no such table"
+    assert harmless(" a\r\n\tb\x1b[2J\x00\u202ec\u2028 ") == "a b [2J c"
+    assert harmless(b"caf\xe9 \xff".decode(errors="surrogateescape")) == "caf\ufffd \ufffd"
+    assert harmless("größer 😀") == "größer 😀"
+    assert harmless("x" * 10_000) == "x" * 200
+    for text in map(chr, range(0xD7F0, 0xE010)):
+        harmless(text).encode()
 
 
 def test_retry_after_is_seconds_or_a_date_and_has_a_cap() -> None:

@@ -10,11 +10,12 @@ import pytest
 from aiohttp import web
 from standardwebhooks.webhooks import Webhook
 
-from tests.push.harness import QUICK, SECRET, Got, Receiver, in_a_loop, pushing, seconds
+from tests.push.harness import QUICK, SECRET, Got, Receiver, in_a_loop, pushing, seconds, speaking
 from waypost.commands import DeclareChannel, DeclareQueue, Tick
 from waypost.http.consumers import make_secret
 from waypost.policy import Policy
 from waypost.push import endpoint
+from waypost.push.answers import LONGEST_REASON
 from waypost.push.breaker import Position
 from waypost.push.sending import ANSWER_BYTES
 from waypost.stores.sqlite import SqliteStore
@@ -295,20 +296,43 @@ async def test_an_answer_whose_body_hangs_counts_by_its_status_when_the_time_is_
 
 @in_a_loop
 async def test_a_receiver_that_breaks_off_or_talks_nonsense_is_tried_again(folder: Path) -> None:
-    spoken = iter([b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"])
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(next(spoken))
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with pushing(folder) as bench:
-        await bench.register("billing", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    async with speaking(b"", b"SSH-2.0-OpenSSH\r\n") as url, pushing(folder) as bench:
+        await bench.register("billing", url)
         id = await bench.publish(b"")
         await bench.ended(id)
         assert bench.journey(id) == "QFRFRFS"
-    server.close()
+
+
+@pytest.mark.parametrize(
+    ("spoken", "said"),
+    [
+        (b"HTTP/1.1 400 Bad\r\nWaypost-Confirm: \xff\xfe\r\nContent-Length: 0\r\n\r\n", "\ufffd"),
+        (b"HTTP/1.1 400 Bad\r\nWaypost-Confirm: " + b"\xe9" * 7_000 + b"\r\n\r\n", "\ufffd" * 40),
+        (b"HTTP/1.1 400 Bad\r\nRetry-After: \xff\xfe\r\nContent-Length: 0\r\n\r\n", "400"),
+        (b"HTTP/1.1 400 Bad\r\nContent-Length: 6\r\n\r\n\xff\x00\x1b[2J", "400: \ufffd [2J"),
+        (b"HTTP/1.1 4\xff0 Bad\r\n\r\n", "no answer"),
+        (b"HTTP/1.1 400 Bad\r\n\xff\x1b\r\n\r\n", "no answer"),
+    ],
+    ids=["confirm", "long confirm", "retry-after", "body", "status", "header"],
+)
+def test_whatever_bytes_a_receiver_says_its_delivery_ends_and_can_be_read(
+    tmp_path: Path, spoken: bytes, said: str
+) -> None:
+    @in_a_loop
+    async def test(folder: Path) -> None:
+        async with speaking(spoken) as url, pushing(folder) as bench:
+            await bench.queue(policy=Policy(retries=0))
+            await bench.register("billing", url)
+            id = await bench.publish(b"")
+            await bench.ended(id, "E")
+            reason, error = bench.reasons(id)[-1], bench.figures("billing").last_error
+            assert reason is not None
+            assert reason == error
+            assert said in reason
+            assert reason.isprintable()
+            assert len(reason) <= LONGEST_REASON
+
+    test(tmp_path)
 
 
 @in_a_loop

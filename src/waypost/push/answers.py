@@ -30,6 +30,8 @@ from ..instants import SECOND
 #: the longest that a Retry-After is taken at its word
 LONGEST_WAIT_SECONDS = 3_600.0
 LONGEST_REASON = 200
+#: what a byte that is no UTF-8 becomes
+_NO_SIGN = "\ufffd"
 
 _CONFIRMS = {outcome.value: outcome for outcome in (Outcome.INVALID, Outcome.NOT_INTERESTED, Outcome.RETRY)}
 
@@ -77,7 +79,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def judge(got: Answer | Silence, now: float) -> Verdict:
     """`now` is the wall's, in seconds: a Retry-After may name a moment."""
     if isinstance(got, Silence):
-        return Verdict(health=Health.OUTAGE, reason=got.reason[:LONGEST_REASON], sent=got.sent)
+        return Verdict(health=Health.OUTAGE, reason=got.reason, sent=got.sent)
     wait_us = None if got.retry_after is None else retry_after_us(got.retry_after, now)
     reason = _reason(got)
     if got.confirm is not None:
@@ -93,6 +95,17 @@ def judge(got: Answer | Silence, now: float) -> Verdict:
     if got.status in (429, 503) and wait_us is not None:
         return Verdict(health=Health.THROTTLED, reason=reason, delay_us=wait_us)
     return Verdict(health=Health.OUTAGE if got.status >= 500 else Health.UP, reason=reason)
+
+
+def harmless(text: str, most: int = LONGEST_REASON) -> str:
+    """What an outsider said, fit to be stored, logged and shown: no surrogates (aiohttp's form of bytes that are no UTF-8),
+    nothing that moves a cursor, one line, short."""
+    # It may be very long; what stands behind so much is not looked for.
+    shown = (
+        _NO_SIGN if "\ud800" <= sign <= "\udfff" else sign if sign.isprintable() else " "
+        for sign in text[: 4 * most]
+    )
+    return " ".join("".join(shown).split())[:most]
 
 
 def retry_after_us(text: str, now: float) -> int | None:

@@ -33,7 +33,7 @@ from ..destinations import Kind
 from ..errors import Busy, Refused
 from ..instants import SECOND
 from ..policy import Policy
-from .answers import Answer, Health, Silence, Verdict, judge
+from .answers import Answer, Health, Silence, Verdict, harmless, judge
 from .breaker import Breaker, Position, Tripping
 from .crew import Crew
 from .figures import Figures
@@ -451,7 +451,8 @@ class Endpoint:
         return counted
 
     def _note(self, error: str) -> None:
-        self._last_error, self._last_error_at = error, self._broker.clock()
+        # Whoever said it: figures can always be shown.
+        self._last_error, self._last_error_at = harmless(error), self._broker.clock()
 
     def _release(self, receipts: list[str]) -> None:
         if receipts:

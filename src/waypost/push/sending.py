@@ -7,7 +7,7 @@
                                                                                           '─ checked once more: an address
                                                                                              in the URL is never resolved
 No redirects, no cookies, no proxy from the environment, no decompression; of the answer's body at most a few
-kilobytes are read, and all of it within the consumer's timeout.
+kilobytes are read, and all of it within the consumer's timeout. What the receiver says leaves this file harmless.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from ..version import __version__
 from .addresses import AddressRefused, Network, refusal
-from .answers import Answer, Silence
+from .answers import Answer, Silence, harmless
 
 #: of an answer's body, what is read; a longer one costs its connection
 ANSWER_BYTES = 16 << 10
 #: of that, what may stand in a reason
 TEXT_CHARACTERS = 150
+#: of a header, what is looked at
+HEADER_CHARACTERS = 100
 #: shorter than servers keep an idle connection, so that we seldom post into one that is just being closed
 IDLE_SECONDS = 1.5
 #: larger bodies are written piece by piece, with others in between
@@ -165,8 +167,8 @@ class Sender:
                 said = response.headers
                 return Answer(
                     status=response.status,
-                    confirm=said.get("Waypost-Confirm"),
-                    retry_after=said.get("Retry-After"),
+                    confirm=_harmless(said.get("Waypost-Confirm")),
+                    retry_after=_harmless(said.get("Retry-After")),
                     text=await _beginning(response),
                 )
         except aiohttp.ConnectionTimeoutError:
@@ -174,11 +176,11 @@ class Sender:
         except TimeoutError:
             return Silence(f"no answer within {seconds:g} s", sent=True)
         except aiohttp.ClientConnectorError as error:
-            return Silence(f"no connection: {_words(error.os_error)}", sent=False)
+            return Silence(harmless(f"no connection: {_words(error.os_error)}"), sent=False)
         except aiohttp.InvalidURL as error:
-            return Silence(f"not a URL: {error}", sent=False)
+            return Silence(harmless(f"not a URL: {error}"), sent=False)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Silence(f"no answer: {_words(error)}", sent=True)
+            return Silence(harmless(f"no answer: {_words(error)}"), sent=True)
 
     async def close(self) -> None:
         await self._session.close()
@@ -197,8 +199,11 @@ async def _beginning(response: aiohttp.ClientResponse) -> str:
         response.close()
     if response.status < 300 or not data:
         return ""
-    text = data[: 4 * TEXT_CHARACTERS].decode(errors="replace")
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())[:TEXT_CHARACTERS]
+    return harmless(data[: 4 * TEXT_CHARACTERS].decode(errors="replace"), TEXT_CHARACTERS)
+
+
+def _harmless(header: str | None) -> str | None:
+    return None if header is None else harmless(header, HEADER_CHARACTERS)
 
 
 def _words(error: BaseException) -> str:
@@ -211,4 +216,4 @@ def _words(error: BaseException) -> str:
         return os.strerror(error.errno or 0).lower()
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    return " ".join(str(error).split()) or type(error).__name__
+    return str(error) or type(error).__name__
