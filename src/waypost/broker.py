@@ -195,14 +195,14 @@ class Broker:
             done(Busy("too many large bodies at once"))
             return
 
-        ignored = [self._ignored(message) for message in messages]
+        ignored = self._ignored(messages)
 
         def put_away() -> None:
             for message, ignore in zip(messages, ignored, strict=True):
                 body = message.body
                 assert isinstance(body, bytes)
                 message.hash = payload_hash(body)
-                if ignore is not None and len(body) > HASH_IN_LOOP_BYTES:
+                if ignore is not None:
                     message.content = content_hash(body, ignore)
                 if len(body) > self.store.inline_bytes:
                     message.body = self.store.stage(body)
@@ -223,14 +223,21 @@ class Broker:
         self._staging.add(future)
         future.add_done_callback(staged)
 
-    def _ignored(self, message: Publish) -> tuple[str, ...] | None:
-        """The paths that its content's hash leaves out; None where nothing is compared."""
-        envelope = message.envelope
-        object = with_object(envelope).object
-        if message.hold or envelope.key is None or object is None:
-            return None
-        info = self.store.object(object)
-        return None if info is None or info.policy.unchanged is None else info.policy.unchanged.ignore
+    def _ignored(self, messages: list[Publish]) -> list[tuple[str, ...] | None]:
+        """For each, the paths that its content's hash leaves out; None where nothing is compared."""
+        by_object: dict[str, tuple[str, ...] | None] = {}
+        ignored: list[tuple[str, ...] | None] = []
+        for message in messages:
+            object = with_object(message.envelope).object
+            if message.hold or message.envelope.key is None or object is None:
+                ignored.append(None)
+                continue
+            if object not in by_object:
+                info = self.store.object(object)
+                unchanged = None if info is None else info.policy.unchanged
+                by_object[object] = None if unchanged is None else unchanged.ignore
+            ignored.append(by_object[object])
+        return ignored
 
     # ── fetch, with its wait ────────────────────────────────────────────────────────────────
 

@@ -19,6 +19,8 @@ from functools import lru_cache
 from typing import Any
 
 DEEPEST = 200
+#: digits of numbers that are written as they are
+SHORT = 20
 
 #: a name, a number of an array, or None for all of either
 Step = str | int | None
@@ -64,18 +66,19 @@ def content_hash(body: bytes, ignore: tuple[str, ...] = ()) -> bytes:
     try:
         value = json.loads(
             body.decode("utf-8"),
-            parse_float=Decimal,
-            parse_int=Decimal,
+            parse_float=_number,
+            parse_int=_number,
             parse_constant=_no_json,
             object_pairs_hook=_object,
         )
         for path in ignore:
             value = _without(value, parse_path(path))
-        pieces: list[str] = []
-        _write(value, pieces, 0)
+        if _depth(value) > DEEPEST:
+            raise ValueError("nested too deep")
+        text = _written(value)
     except (ValueError, ArithmeticError, RecursionError):
         return hashlib.sha256(b"bytes\0" + body).digest()
-    return hashlib.sha256(b"json\0" + "".join(pieces).encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(b"json\0" + text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _no_json(word: str) -> Any:
@@ -110,35 +113,54 @@ def _without(value: Any, path: Path) -> Any:
 _GONE = object()
 
 
-def _write(value: Any, pieces: list[str], depth: int) -> None:
-    if depth > DEEPEST:
-        raise ValueError("nested too deep")
-    if isinstance(value, dict):
-        pieces.append("{")
-        for name in sorted(value):
-            pieces.append(json.dumps(name, ensure_ascii=False))
-            pieces.append(":")
-            _write(value[name], pieces, depth + 1)
-            pieces.append(",")
-        pieces.append("}")
-    elif isinstance(value, list):
-        pieces.append("[")
-        for item in value:
-            _write(item, pieces, depth + 1)
-            pieces.append(",")
-        pieces.append("]")
-    elif isinstance(value, Decimal):
-        pieces.append(_number(value))
-    else:
-        pieces.append(json.dumps(value, ensure_ascii=False))
+def _depth(value: Any) -> int:
+    """How deep it is nested; a plain value is not."""
+    level, depth = [value], 0
+    while level := [part for part in level if isinstance(part, dict | list)]:
+        depth += 1
+        level = [part for whole in level for part in (whole.values() if isinstance(whole, dict) else whole)]
+    return depth
 
 
-def _number(value: Decimal) -> str:
+class _Odd:
+    """A number that is no short whole one."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _number(text: str) -> int | _Odd:
     """The same for 1, 1.0 and 10e-1; no digit is ever rounded away."""
-    sign, digits, exponent = value.as_tuple()
+    if len(text) < SHORT and (text.isdigit() or text[1:].isdigit()):
+        return int(text)
+    sign, digits, exponent = Decimal(text).as_tuple()
     assert isinstance(exponent, int)
-    text = "".join(map(str, digits)).lstrip("0")
-    stripped = text.rstrip("0")
+    written = "".join(map(str, digits)).lstrip("0")
+    stripped = written.rstrip("0")
+    exponent += len(written) - len(stripped)
     if not stripped:
-        return "0"
-    return f"{'-' if sign else ''}{stripped}e{exponent + len(text) - len(stripped)}"
+        return 0
+    if exponent >= 0 and len(stripped) + exponent < SHORT - 1:
+        return int(f"{'-' if sign else ''}{stripped}{'0' * exponent}")
+    return _Odd(f"{'-' if sign else ''}{stripped}e{exponent}")
+
+
+def _written(value: Any) -> str:
+    """Everything but the odd numbers, and then these: each leaves the one float behind that is ever written."""
+    odd: list[str] = []
+
+    def set_aside(number: _Odd) -> float:
+        odd.append(number.text)
+        return 0.5
+
+    text = json.dumps(
+        value,
+        ensure_ascii=False,
+        sort_keys=True,
+        separators=(",", ":"),
+        check_circular=False,
+        default=set_aside,
+    )
+    return f"{text}\0{','.join(odd)}"

@@ -30,7 +30,7 @@ import msgspec
 from .canonical import content_hash
 from .commands import Decide, Staged
 from .destinations import Kind
-from .errors import Busy, RouterUnusable
+from .errors import Busy, Refused, RouterUnusable
 from .routing import Interested, Routable, Route, check_route, queues_of
 from .store import ConsumerInfo, Store, Undecided
 
@@ -137,7 +137,9 @@ def decide(task: _Task, function: RouteFunction | None, store: Store) -> Decide:
         route = check_route(function(_routable(message, body), task.consumers))
         return Decide(id=message.id, route=route, content=content)
     except BaseException:
-        return Decide(id=message.id, failure=traceback.format_exc())
+        # What a function raises may hold what no store can write.
+        said = traceback.format_exc().encode("utf-8", "backslashreplace").decode()
+        return Decide(id=message.id, failure=said)
 
 
 def _routable(message: Undecided, body: bytes) -> Routable:
@@ -296,8 +298,13 @@ class Router:
         unanswered = len(decisions)
         refused: list[int] = []
 
-        def answered(sequence: int, result: Any) -> None:
+        def answered(sequence: int, decision: Decide, result: Any) -> None:
             nonlocal unanswered
+            if isinstance(result, Refused) and not isinstance(result, Busy) and decision.failure is None:
+                # The store would not have it: a dead letter then, never a message that stays in L for ever.
+                failed = Decide(id=decision.id, failure=f"not routed: {result}")
+                self._submit(failed, partial(answered, sequence, failed))
+                return
             unanswered -= 1
             if isinstance(result, Busy):
                 refused.append(sequence)
@@ -305,7 +312,7 @@ class Router:
                 self._go_on(rest, refused)
 
         for sequence, decision in decisions:
-            self._submit(decision, partial(answered, sequence))
+            self._submit(decision, partial(answered, sequence, decision))
 
     def _go_on(self, rest: list[_Task], refused: list[int]) -> None:
         if self._stopped:

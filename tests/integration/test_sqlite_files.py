@@ -152,6 +152,7 @@ def test_a_file_of_version_1_is_served_with_all_it_holds(tmp_path: Path) -> None
     finally:
         store.close()
     (copy,) = (tmp_path / "v1").glob("waypost.db.v1-*")
+    assert {oct(file.stat().st_mode & 0o777) for file in (copy, tmp_path / "v1" / "waypost.db")} == {"0o600"}
     assert apsw.Connection(str(copy)).pragma("user_version") == 1
 
 
@@ -392,3 +393,18 @@ def test_a_reader_that_holds_the_log_is_named_when_the_start_fails(
     finally:
         reader.communicate("")
     opened(path).close()
+
+
+def test_only_the_brokers_user_can_read_a_new_store(path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        store = opened(path)
+        store.apply([publish()])
+        modes = {
+            file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir() if file.is_file()
+        }
+        store.close()
+    finally:
+        os.umask(before)
+    assert len(modes) >= 3
+    assert set(modes.values()) == {"0o600"}

@@ -24,7 +24,7 @@ from waypost.commands import (
 )
 from waypost.consumers import Consumer
 from waypost.delivery import E, L, Q, State, U
-from waypost.errors import RouterUnusable, StoreBroken
+from waypost.errors import Failed, RouterUnusable, StoreBroken
 from waypost.filters import Filter
 from waypost.message import Envelope
 from waypost.objects import ObjectPolicy, Unchanged
@@ -161,6 +161,38 @@ def test_what_goes_wrong_is_a_dead_letter_with_the_traceback_and_can_be_routed_a
                 assert where(broker, published.id) == ["a"]
 
     run(test)
+
+
+def test_what_no_store_can_write_is_a_dead_letter_too() -> None:
+    def route(message: Routable, consumers: Sequence[Interested]) -> Route:
+        raise ValueError("half a character: \ud800")
+
+    async def main() -> None:
+        async with broker_with(route) as broker:
+            published = await broker.ask(message())
+            assert await state(broker, published.id, E) is E
+            found = broker.store.message(published.id)
+            assert found is not None
+            assert "half a character: \\ud800" in str(found.deliveries[0].reason)
+            assert str(found.deliveries[0].reason).encode()
+
+    asyncio.run(main())
+
+
+def test_a_decision_that_the_store_refuses_ends_with_the_dead_letters() -> None:
+    async def main() -> None:
+        decided: list[Decide] = []
+
+        def submit(decision: Decide, done: Callable[[Any], None]) -> None:
+            decided.append(decision)
+            done(Failed("no") if decision.failure is None else None)
+
+        router = Router(MemoryStore(), submit, lambda *_: Route())
+        router._decided([(1, Decide(id="m", route=Route()))], [])
+        assert decided[0].failure is None
+        assert decided[1:] == [Decide(id="m", failure="not routed: no")]
+
+    asyncio.run(main())
 
 
 def test_messages_are_decided_in_the_order_of_the_log() -> None:

@@ -35,6 +35,9 @@ CHECKPOINT_SECONDS = 15.0
 #: syncs that overwrite are quicker than those that append, so the write-ahead log gets its size at the start
 PREGROWN_BYTES = 24 << 20
 
+#: the mode of files that hold payloads and secrets
+PRIVATE = 0o600
+
 #: from version -> the SQL that leads to the next
 Migrations = dict[int, str]
 
@@ -107,6 +110,7 @@ def open_file(
     """The writing connection, ready to serve. The caller holds the lock."""
     _check_library()
     try:
+        _make_private(path)
         connection = connect(path, synchronous)
         mode = connection.execute("pragma journal_mode = wal").get
         if mode != "wal":
@@ -131,6 +135,16 @@ def open_file(
     except apsw.BusyError as error:
         raise StoreUnusable(f"{path} is held by {_holders(path)}") from error
     return connection
+
+
+def _make_private(path: Path) -> None:
+    """Payloads and secrets are for the broker's user; SQLite gives its other files the mode of this one."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
+    except FileExistsError:
+        return  # its mode is the operator's affair
+    except OSError as error:
+        raise StoreUnusable(f"cannot write {path}: {error.strerror}") from error
 
 
 def _check_library() -> None:
@@ -173,10 +187,13 @@ def _migrate(connection: apsw.Connection, path: Path, backup: Path, version: int
     """A copy first; then one transaction."""
     _checkpoint(connection, path)
     partial = backup.with_name(backup.name + ".partial")
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
     shutil.copyfile(path, partial)
     sync_path(partial)
     partial.rename(backup)
     sync_path(path.parent)
+    if version == 1:
+        os.chmod(path, PRIVATE)  # from here on it may hold secrets
     with connection:
         connection.execute(sql)
         connection.execute(f"pragma user_version = {version + 1}")
