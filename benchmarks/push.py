@@ -158,7 +158,7 @@ def _ignore(result: Any) -> None:
     pass
 
 
-async def measure(folder: Path, url: str, pipe: Connection, seconds: float, rounds: int) -> dict[str, Any]:
+async def _measure(folder: Path, url: str, pipe: Connection, seconds: float, rounds: int) -> dict[str, Any]:
     await throughput(folder / "warm", url, TARGET)
     rates = [await throughput(folder / f"rate{n}", url, round(TARGET * seconds)) for n in range(rounds)]
     p99: dict[str, list[float]] = {"answering": [], "again": [], "hanging": []}
@@ -168,17 +168,28 @@ async def measure(folder: Path, url: str, pipe: Connection, seconds: float, roun
             found = await latencies(folder / f"{name}{n}", url, pipe, seconds, hanging)
             into.append(percentile(found, 0.99))
     same = sorted(b / a for a, b in zip(p99["answering"], p99["again"], strict=True))
-    ratio = median(p99["hanging"]) / median(p99["answering"] + p99["again"])
     return {
-        "deliveries a second": {"median": median(rates), "rounds": rates, "reached": median(rates) >= TARGET},
-        "one of 100 hangs": {
-            "p99 of the others, ratio": ratio,
-            "ratio of the same": [same[0], median(same), same[-1]],
-            # A machine that differs so much from itself cannot say.
-            "reached": ratio <= RATIO_TARGET if 1 / RATIO_TARGET <= median(same) <= RATIO_TARGET else None,
-            "p99 in seconds": p99,
-        },
+        "rate": median(rates),
+        "rates": rates,
+        "ratio": median(p99["hanging"]) / median(p99["answering"] + p99["again"]),
+        #: of what is the same: least, median, most
+        "same": [same[0], median(same), same[-1]],
+        "p99": p99,
     }
+
+
+def measure_push(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    """Deliveries a second; and the p99 of 99 endpoints beside one that hangs, as a multiple of that of 100 that answer."""
+    ours, theirs = multiprocessing.Pipe()
+    receiver = multiprocessing.get_context("spawn").Process(target=receive, args=(theirs,))
+    receiver.start()
+    theirs.close()  # so that ours is the only end, and its closing is heard
+    url = f"http://127.0.0.1:{ours.recv()}"
+    try:
+        return run(_measure(folder, url, ours, seconds, rounds))
+    finally:
+        ours.close()
+        receiver.join()
 
 
 def main() -> None:
@@ -189,16 +200,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="where the store lies")
     asked = parser.parse_args()
-    ours, theirs = multiprocessing.Pipe()
-    receiver = multiprocessing.get_context("spawn").Process(target=receive, args=(theirs,))
-    receiver.start()
-    theirs.close()  # so that ours is the only end, and its closing is heard
-    url = f"http://127.0.0.1:{ours.recv()}"
     with tempfile.TemporaryDirectory(prefix="waypost-push-", dir=asked.dir) as folder:
-        measured = run(measure(Path(folder), url, ours, asked.seconds, asked.rounds))
-    ours.close()
-    receiver.join()
-    print(json.dumps(measured, indent=2))
+        print(json.dumps(measure_push(Path(folder), asked.seconds, asked.rounds), indent=2))
 
 
 if __name__ == "__main__":

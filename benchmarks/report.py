@@ -59,6 +59,8 @@ class Run:
     bare_sync: list[float] = field(default_factory=list)  #: p50 of append(256)+fdatasync, seconds, per round
     large: dict[str, Any] = field(default_factory=dict)
     backlog: list[dict[str, Any]] = field(default_factory=list)
+    channels: dict[str, Any] = field(default_factory=dict)
+    push: dict[str, Any] = field(default_factory=dict)
     minutes: float = 0.0
 
     def order(self) -> list[Cell]:
@@ -168,6 +170,11 @@ SYNC_TARGET = 2.2  #: p50 of one client, in bare appends with fdatasync
 LARGE_P99_TARGET = 0.100  #: seconds, small publishes beside five 16 MiB bodies a second
 RSS_TARGET, FETCH_TARGET = 1.2, 1.5  #: times the value with nothing waiting
 COLD_START_TARGET = 3.0  #: seconds
+CHANNELS_TARGET = 1.2  #: publish among 10,000 channels, as a multiple of that among 10
+PUSH_TARGET, HANGING_TARGET = (
+    2_000,
+    1.5,
+)  #: deliveries a second; p99 of the others, as a multiple of that with none
 
 
 def verdicts(run: Run) -> list[Verdict]:
@@ -175,6 +182,8 @@ def verdicts(run: Run) -> list[Verdict]:
     found.append(_sync_verdict(run))
     found.append(_large_verdict(run.large))
     found.extend(_backlog_verdicts(run.backlog))
+    found.append(_channels_verdict(run.channels))
+    found.extend(_push_verdicts(run.push))
     return found
 
 
@@ -235,6 +244,33 @@ def _backlog_verdicts(backlog: list[dict[str, Any]]) -> list[Verdict]:
     return found
 
 
+def _channels_verdict(channels: dict[str, Any]) -> Verdict:
+    claim = f"10,000 channels that do not match: a publish takes ≤ {CHANNELS_TARGET} × as long as among 10"
+    if not channels or "void" in channels:
+        return Verdict(claim, channels.get("void", ""), None)
+    slower, same = channels["slower"]["many"], channels["slower"]["few again"]
+    return Verdict(
+        claim, f"{slower:.2f} × (10 against 10: {same:.2f} ×)", slower <= CHANNELS_TARGET * max(1.0, same)
+    )
+
+
+def _push_verdicts(push: dict[str, Any]) -> list[Verdict]:
+    claims = (
+        f"webhooks: ≥ {PUSH_TARGET:,} deliveries a second",
+        f"one endpoint of 100 hangs: p99 of the others ≤ {HANGING_TARGET} ×",
+    )
+    if not push or "void" in push:
+        return [Verdict(claim, push.get("void", ""), None) for claim in claims]
+    least, middle, most = push["same"]
+    # A machine that differs so much from itself cannot say.
+    fair = 1 / HANGING_TARGET <= middle <= HANGING_TARGET
+    beside = f"{push['ratio']:.2f} × (100 against 100: {least:.2f} – {most:.2f})"
+    return [
+        Verdict(claims[0], f"{push['rate']:,.0f}", push["rate"] >= PUSH_TARGET),
+        Verdict(claims[1], beside, push["ratio"] <= HANGING_TARGET if fair else None),
+    ]
+
+
 # ── the page ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -247,6 +283,10 @@ def page(run: Run) -> str:
         parts.append(_large_table(run.large))
     if run.backlog:
         parts.append(_backlog_table(run.backlog))
+    if run.channels:
+        parts.append(_channels_table(run.channels))
+    if run.push:
+        parts.append(_push_table(run.push))
     return "\n\n".join(parts)
 
 
@@ -347,6 +387,35 @@ def _backlog_table(backlog: list[dict[str, Any]]) -> str:
             f"| {one['fetch_p50'] * 1e3:.2f} | {one['fetch_p99'] * 1e3:.2f} "
             f"| {one['cold_start']:.2f} s | {filled} |"
         )
+    return "\n".join(lines)
+
+
+def _channels_table(channels: dict[str, Any]) -> str:
+    lines = ["### Channels that do not match", ""]
+    if "void" in channels:
+        return "\n".join([*lines, f"void: {channels['void']}"])
+    lines += ["| channels | publishes a second | server µs each | takes longer by |", "|---:|---:|---:|---:|"]
+    for name, title in (("few", "10"), ("few again", "10, again"), ("many", "10,000")):
+        rate, cpu, slower = (channels[column][name] for column in ("rates", "cpuMicroseconds", "slower"))
+        lines.append(f"| {title} | {rate:,} | {cpu} | {slower:.2f} × |")
+    return "\n".join(lines)
+
+
+def _push_table(push: dict[str, Any]) -> str:
+    lines = ["### Webhooks", ""]
+    if "void" in push:
+        return "\n".join([*lines, f"void: {push['void']}"])
+    rates = ", ".join(f"{rate:,.0f}" for rate in push["rates"])
+    lines.append(
+        f"Deliveries a second to a local receiver, each confirmed on disk: {push['rate']:,.0f} (rounds: {rates})."
+    )
+    lines += ["", "| 100 endpoints, 4 messages a second each | p99 ms, round by round |", "|---|---|"]
+    for name, title in (
+        ("answering", "all answer"),
+        ("again", "all answer, again"),
+        ("hanging", "one hangs: the other 99"),
+    ):
+        lines.append(f"| {title} | {', '.join(f'{p99 * 1e3:.1f}' for p99 in push['p99'][name])} |")
     return "\n".join(lines)
 
 

@@ -28,16 +28,18 @@ from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.backlog import FULL_SIZES, SIZES, measure_backlog
+from benchmarks.channels import measure_channels
 from benchmarks.large import measure_large
 from benchmarks.loader import Measured, Refused, Script, Tick, drive, measure, percentile
 from benchmarks.peers import AGAIN, OURS, PEERS, Absent, Running, System, running, version
 from benchmarks.picture import picture
+from benchmarks.push import measure_push
 from benchmarks.report import Cell, Run, page, write_between
 
 SINGLE_CLIENTS, BATCH_CLIENTS = (1, 32, 256), (1, 8, 32)
 SCENARIOS = ("publish", "cycle", "batch")
 FULL_SCENARIOS = (*SCENARIOS, "batch_cycle")
-OTHERS = ("large", "backlog")
+OTHERS = ("large", "backlog", "channels", "push")
 #: Rounds after which the next would take a default run past its quarter of an hour are left out.
 MINUTES = 12.0
 #: Columns from which the tables are drawn; below, and in a file, they are printed as they are written.
@@ -249,6 +251,21 @@ def measure_others(asked: Asked, run: Run, folder: Path, console: Console) -> No
                 run.backlog = measure_backlog(folder / "backlog", sizes, lambda n: progress.advance(task, n))
             except (Absent, OSError, Refused) as error:
                 console.print(f"[red]backlog is void[/]: {error}")
+    rounds = 5 if asked.full else 3
+    if "channels" in asked.scenarios:
+        console.print("10,000 channels that do not match …")
+        try:
+            run.channels = measure_channels(folder / "channels", rounds, asked.seconds, 32)
+        except (Absent, OSError, Refused) as error:
+            run.channels = {"void": str(error)}
+        shutil.rmtree(folder / "channels", ignore_errors=True)
+    if "push" in asked.scenarios:
+        console.print("webhooks, also with one that hangs …")
+        try:
+            run.push = measure_push(folder / "push", 3.0, rounds)
+        except (OSError, TimeoutError) as error:
+            run.push = {"void": str(error)}
+        shutil.rmtree(folder / "push", ignore_errors=True)
 
 
 def machine(folder: Path) -> dict[str, str]:
