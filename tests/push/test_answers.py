@@ -3,6 +3,8 @@
 from email.utils import formatdate
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from waypost.delivery import Outcome
 from waypost.push.answers import (
@@ -79,6 +81,35 @@ def test_retry_after_is_seconds_or_a_date_and_has_a_cap() -> None:
     assert retry_after_us("Fri, 31 Dec 9999 23:59:59 GMT", NOW) == LONGEST_WAIT_SECONDS * 1_000_000
     for nonsense in ("", "-1", "1.5", "soon", "٣", "Fri, 99 Foo 2026"):
         assert retry_after_us(nonsense, NOW) is None
+
+
+#: dates that Python's parser of them gives up on, each in its own way
+ODD_DATES = [
+    "Wed, 21 Oct 99999999999999999999 07:28:00 GMT",
+    "Wed, 21 Oct 2026 99999999999999999999:28:00 GMT",
+    "Wed, 21 Oct 2026 07:28:00 +99999999999999999999",
+    "Wed, 21 Oct 0 07:28:00 GMT",
+    "Fri, 31 Dec 9999 23:59:59 -2359",
+    "1 Jan 1 00:00 +2359",
+    ", , , ,",
+    ",",
+    "9" * 5_000 + " Oct 2026 07:28:00 GMT",
+]
+
+
+@pytest.mark.parametrize("text", ODD_DATES)
+def test_a_date_that_cannot_be_read_is_no_wait_and_no_error(text: str) -> None:
+    for status in (200, 400, 410, 429, 500, 503):
+        judge(Answer(status=status, retry_after=text), NOW)
+    assert retry_after_us(text, NOW) in (None, 0, LONGEST_WAIT_SECONDS * 1_000_000)
+
+
+@given(
+    st.text(max_size=60) | st.from_regex(r"(Mon, )?\d+ Oct \d+ \d+:\d+(:\d+)? ([+-]\d+|GMT)", fullmatch=True)
+)
+def test_whatever_stands_in_retry_after_it_is_a_wait_within_the_cap_or_none(text: str) -> None:
+    wait_us = retry_after_us(text, NOW)
+    assert wait_us is None or 0 <= wait_us <= LONGEST_WAIT_SECONDS * 1_000_000
 
 
 def breaker(failures: int = 5) -> Breaker:

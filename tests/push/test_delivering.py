@@ -6,6 +6,7 @@ from email.utils import formatdate
 from pathlib import Path
 from time import monotonic, time
 
+import msgspec
 import pytest
 from aiohttp import web
 from standardwebhooks.webhooks import Webhook
@@ -225,6 +226,44 @@ def test_retry_after_holds_the_whole_endpoint_and_counts_nothing(tmp_path: Path,
             assert len(receiver.got) == 6
 
     test(tmp_path)
+
+
+@in_a_loop
+async def test_a_success_is_one_whatever_its_retry_after_says(folder: Path) -> None:
+    odd = {"Retry-After": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}
+    async with Receiver(lambda got: web.Response(headers=odd)) as receiver, pushing(folder) as bench:
+        await bench.register("billing", receiver.url)
+        id = await bench.publish()
+        await bench.ended(id)
+        assert bench.journey(id) == "QFS"
+
+
+@pytest.mark.parametrize("broken", ["judge", "Endpoint._learn"])
+def test_a_fault_in_judging_an_answer_costs_an_attempt_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    @in_a_loop
+    async def test(folder: Path) -> None:
+        async with Receiver() as receiver, pushing(folder) as bench:
+            await bench.queue(policy=msgspec.structs.replace(QUICK, retries=1))
+            await bench.register("billing", receiver.url)
+            with monkeypatch.context() as patched:
+                patched.setattr(f"waypost.push.endpoint.{broken}", fault)
+                id = await bench.publish()
+                await bench.ended(id, "E")
+                assert bench.journey(id) == "QFRFE"
+                assert bench.reasons(id)[-1] == "a fault in Waypost: ZeroDivisionError"
+                assert bench.figures("billing").last_error == "a fault in Waypost: ZeroDivisionError"
+            await bench.ended(await bench.publish())
+            began = monotonic()
+            await bench.pusher.stop(10)
+            assert monotonic() - began < 5, "it is known that nothing is under way"
+
+    test(tmp_path)
+    assert "a fault" in caplog.text
 
 
 @in_a_loop

@@ -80,19 +80,18 @@ def judge(got: Answer | Silence, now: float) -> Verdict:
     """`now` is the wall's, in seconds: a Retry-After may name a moment."""
     if isinstance(got, Silence):
         return Verdict(health=Health.OUTAGE, reason=got.reason, sent=got.sent)
-    wait_us = None if got.retry_after is None else retry_after_us(got.retry_after, now)
     reason = _reason(got)
     if got.confirm is not None:
         outcome = _CONFIRMS.get(got.confirm.strip().lower())
         if outcome is None:
             return Verdict(health=Health.UP, reason=f"unknown Waypost-Confirm: {got.confirm[:40]}")
-        delay_us = wait_us if outcome is Outcome.RETRY else None
+        delay_us = _wait_us(got, now) if outcome is Outcome.RETRY else None
         return Verdict(health=Health.UP, outcome=outcome, reason=reason, delay_us=delay_us)
     if 200 <= got.status < 300:
         return Verdict(health=Health.UP, outcome=Outcome.SUCCESS)
     if got.status == 410:
         return Verdict(health=Health.GONE, reason=reason)
-    if got.status in (429, 503) and wait_us is not None:
+    if got.status in (429, 503) and (wait_us := _wait_us(got, now)) is not None:
         return Verdict(health=Health.THROTTLED, reason=reason, delay_us=wait_us)
     return Verdict(health=Health.OUTAGE if got.status >= 500 else Health.UP, reason=reason)
 
@@ -116,12 +115,16 @@ def retry_after_us(text: str, now: float) -> int | None:
     else:
         try:
             moment = parsedate_to_datetime(text)
-        except ValueError:
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            seconds = (moment - datetime.fromtimestamp(now, UTC)).total_seconds()
+        except (ValueError, OverflowError, TypeError, IndexError):  # the parser of dates raises them all
             return None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        seconds = (moment - datetime.fromtimestamp(now, UTC)).total_seconds()
     return round(max(0.0, min(LONGEST_WAIT_SECONDS, seconds)) * SECOND)
+
+
+def _wait_us(got: Answer, now: float) -> int | None:
+    return None if got.retry_after is None else retry_after_us(got.retry_after, now)
 
 
 def _reason(got: Answer) -> str:

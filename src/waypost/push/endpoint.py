@@ -377,24 +377,40 @@ class Endpoint:
         self._tasks.discard(task)
         del self._held[held.fetched.id]
         self._pump_soon()
-        got: Answer | Silence | None = None
-        if task.cancelled():
-            if not held.kicked:
-                self._release([held.receipt])
-        elif (error := task.exception()) is not None:
-            log.error("consumer %s: a fault while sending %s", self.name, held.fetched.id, exc_info=error)
-            got = Silence(f"a fault in Waypost: {type(error).__name__}", sent=True)
-        else:
+        try:
+            if task.cancelled():
+                if not held.kicked:
+                    self._release([held.receipt])
+            elif (verdict := self._verdict(held, task)) is not None:
+                self._settle_by(held, verdict)
+        except Exception as error:
+            # Counted, so that it does not come again for ever.
+            self._confirm(held, self._fault(held, "settling", error))
+        finally:
+            self._tell_rest()
+
+    def _verdict(self, held: Held, task: asyncio.Task[Answer | Silence | None]) -> Verdict | None:
+        """None: it was not sent."""
+        try:
             got = task.result()
-        if got is not None:
-            self._settle_by(held, judge(got, time.time()))
-        self._tell_rest()
+            return None if got is None else judge(got, time.time())
+        except Exception as error:
+            return self._fault(held, "sending", error)
+
+    def _fault(self, held: Held, doing: str, error: Exception) -> Verdict:
+        log.error("consumer %s: a fault while %s %s", self.name, doing, held.fetched.id, exc_info=error)
+        reason = f"a fault in Waypost: {type(error).__name__}"
+        self._note(reason)
+        return Verdict(health=Health.OUTAGE, reason=reason)
 
     def _settle_by(self, held: Held, verdict: Verdict) -> None:
-        counted = self._learn(held, verdict)
-        if held.kicked:
-            return
-        if counted:
+        if self._learn(held, verdict):
+            self._confirm(held, verdict)
+        elif not held.kicked:
+            self._release([held.receipt])
+
+    def _confirm(self, held: Held, verdict: Verdict) -> None:
+        if not held.kicked:
             self._settle(
                 Confirm(
                     queue=held.consumer.destination,
@@ -405,8 +421,6 @@ class Endpoint:
                     delay_us=verdict.delay_us,
                 )
             )
-        else:
-            self._release([held.receipt])
 
     def _learn(self, held: Held, verdict: Verdict) -> bool:
         """What an answer says of the endpoint; whether it counts as an attempt of the message."""
