@@ -408,3 +408,27 @@ def test_only_the_brokers_user_can_read_a_new_store(path: Path) -> None:
         os.umask(before)
     assert len(modes) >= 3
     assert set(modes.values()) == {"0o600"}
+
+
+def test_a_reaping_that_is_rolled_back_removes_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = MovableClock()
+    store = opened(path, clock=clock)
+    staged = store.stage(b"large" * 20_000)
+    large = publish(topic="a.x")
+    large.body, large.hash = staged, payload_hash(b"large" * 20_000)
+    published = only(store.apply([large]))
+    (fetched,) = only(store.apply([Fetch(queue="a")]))
+    store.apply([Confirm(queue="a", receipts=[fetched.receipt])])
+    clock.now += 30 * 86_400 * 1_000_000
+    with monkeypatch.context() as patched:
+
+        def fails(*_: object) -> None:
+            raise ZeroDivisionError("a fault after the reaping")
+
+        patched.setattr(store, "_save_counts", fails)
+        assert isinstance(only(store.apply([Reap()])), Failed)
+    store.apply([publish(topic="b.x")])
+    body = store.body(published.id)
+    assert isinstance(body, Staged)
+    assert store.unstage(body) == b"large" * 20_000
+    store.close()

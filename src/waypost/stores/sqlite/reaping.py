@@ -41,6 +41,11 @@ class Reaper:
         self._after = 0
         self._files: list[str] = []
 
+    def undo(self) -> None:
+        """Its group was rolled back: the rows are there again, and need their files."""
+        self._after = 0
+        self._files.clear()
+
     def take_files(self) -> list[str]:
         """Names of body files to be removed, once the commit that forgot them went through."""
         if not self._files:

@@ -266,6 +266,7 @@ class SqliteStore:
     def _roll_back(self) -> None:
         self._rows.clear()
         self._young.clear()
+        self._reaper.undo()
         self._publishing.forget_plans()
         self._ledger.timed = True
         self._ledger.touched.clear()
