@@ -1361,12 +1361,17 @@ def _may_have(consumer: str, slot: _Slot) -> bool:
         return False
     if consumer == ANONYMOUS:
         return True
-    beside = [other for other in slot.message.slots if other.queue is slot.queue]
-    return not any(
-        consumer in other.refused
-        or (other is not slot and other.consumer == consumer and other.state in (F, S, K, I, E))
-        for other in beside
-    )
+    return consumer not in slot.refused and not any(_holds_it_off(other, consumer) for other in _beside(slot))
+
+
+def _beside(slot: _Slot) -> list[_Slot]:
+    return [other for other in slot.message.slots if other.queue is slot.queue and other is not slot]
+
+
+def _holds_it_off(other: _Slot, consumer: str) -> bool:
+    """Whether by this slot its consumer may have no other one of the message there. What waits for a retry is still its
+    slot: until somebody else fetches it, a late confirm counts."""
+    return consumer in other.refused or (other.consumer == consumer and other.state in (F, R, S, K, I, E))
 
 
 def _heads_its_key(slot: _Slot) -> bool:

@@ -271,6 +271,49 @@ class StoreTests(ChannelTests, ContentTests, ConsumerTests, DecisionTests, Selec
         hand.confirm(anns[1], RETRY, delay_us=0)
         assert hand.one("a", "ann").id == second.id
 
+    def test_a_slot_whose_lease_is_over_is_still_its_consumers_until_somebody_else_fetches_it(
+        self, hand: Hand
+    ) -> None:
+        hand.declare("a", complete=2, retries=9)
+        id = hand.publish("a.x").id
+        hand.one("a", "bob", lease_us=SECOND)
+        late = hand.one("a", "ann", lease_us=SECOND)
+        hand.wait(2)
+        assert hand.states(id) == "a:R a:R"
+        again = hand.one("a", "ann", n=9)
+        assert [delivery.state for delivery in hand.deliveries(id)] == [R, F], "the very slot, no sibling"
+        assert hand.confirm(late).state is None
+        assert hand.confirm(again).state is S
+        assert hand.fetch("a", "ann", n=9) == []
+        hand.confirm(hand.one("a", "bob"))
+        assert hand.message_state(id) is X
+
+    def test_who_lost_its_slot_to_another_may_have_a_sibling(self, hand: Hand) -> None:
+        hand.declare("a", complete=2, retries=9)
+        id = hand.publish("a.x").id
+        late = hand.one("a", "ann", lease_us=SECOND)
+        hand.wait(2)
+        hand.confirm(hand.one("a", "ann"), RETRY, delay_us=5 * SECOND)
+        assert hand.fetch("a", "ann", n=9) == [], "it waits for its own slot"
+        hand.wait(5)
+        applied = hand.store.apply([Fetch(queue="a", consumer="bob")])
+        assert applied.ready == {"a": 1}, "ann may have something now"
+        assert [delivery.state for delivery in hand.deliveries(id)] == [F, Q]
+        ann = hand.one("a", "ann")
+        assert hand.confirm(late).state is None
+        assert hand.confirm(ann).state is S
+        assert [delivery.consumer for delivery in hand.deliveries(id)] == ["bob", "ann"]
+
+    def test_who_waits_for_a_slot_that_is_cancelled_may_have_a_sibling(self, hand: Hand) -> None:
+        hand.declare("a", complete=2, retries=9)
+        id = hand.publish("a.x").id
+        hand.confirm(hand.one("a", "ann"), RETRY, delay_us=5 * SECOND)
+        assert hand.fetch("a", "ann") == []
+        chosen = Filter(id=id, states=frozenset({R}))
+        hand.do(StartJob(kind=JobKind.CANCEL, filter=chosen, matched=1))
+        assert hand.store.apply([Work()]).ready == {"a": 1}
+        assert hand.one("a", "ann").id == id
+
     def test_per_topic_makes_a_slot_for_each_topic_of_that_queue(self, hand: Hand) -> None:
         hand.declare("a", complete="per_topic")
         hand.declare("b", complete="per_topic")

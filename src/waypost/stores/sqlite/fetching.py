@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 
 from ...commands import Fetch, Fetched, Staged
-from ...delivery import E, F, K, Q, Reason, Step
+from ...delivery import E, F, K, Q, R, Reason, Step
 from ...destinations import Kind
 from ...errors import ChannelNotFound, ConsumerRequired, QueueNotFound
 from ...message import Entropy, Envelope, make_id, make_receipt, payload_hash
@@ -267,7 +267,7 @@ class Fetching:
             return True
         has_another = self._db.execute(
             "select 1 from deliveries where sequence = ? and destination = ? and slot <> ? and consumer = ?"
-            " and state in (4, 5, 6, 8, 9) limit 1",
+            " and state in (4, 5, 6, 7, 8, 9) limit 1",
             (sequence, queue.number, number, consumer),
         ).get
         return has_another is None
@@ -299,9 +299,12 @@ class Fetching:
         )
         slot.attempt += 1
         slot.tries += 1
+        former = slot.consumer
         slot.consumer, slot.reason = consumer, None
         slot.last, slot.since_at, slot.due_at = offset, now, until_at
         ledger.fetched(slot, was)
+        if was is R and former != consumer:
+            ledger.free_siblings(slot)
         if policy.kick or slot.kick:
             ledger.take(slot, Step((K,), None, None, slot.tries))
         return Fetched(

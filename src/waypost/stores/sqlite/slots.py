@@ -255,9 +255,8 @@ class Ledger:
 
     def _place(self, slot: Slot, was: State, waited: bool) -> None:
         queue = slot.queue
-        if queue.marks:
-            # A sibling slot may have become free for somebody who had to pass it.
-            self.lower_marks(queue, (slot.place[0], slot.sequence, 0))
+        if queue.marks or (queue.slotted and slot.state in ENDED and was in WAITING):
+            self.free_siblings(slot)
         if queue.tracked and slot.key is not None:
             self._track(slot, slot.key)
         if queue.keyed and slot.key is not None:
@@ -331,6 +330,13 @@ class Ledger:
         self.roused.add(queue)
         if queue.marks:
             self.lower_marks(queue, place)
+
+    def free_siblings(self, slot: Slot) -> None:
+        """Other slots of its message may have become free for somebody who had to pass them."""
+        queue = slot.queue
+        if queue.marks:
+            self.lower_marks(queue, (slot.place[0], slot.sequence, 0))
+        self.roused.add(queue)
 
     def lower_marks(self, queue: Destination, place: tuple[int, int, int]) -> None:
         for consumer, mark in queue.marks.items():
