@@ -33,7 +33,16 @@ NOW = 1_800_000_000.0
         (Answer(status=500, confirm="invalid"), Health.UP, Outcome.INVALID),
         (Answer(status=200, confirm="not-interested"), Health.UP, Outcome.NOT_INTERESTED),
         (Answer(status=200, confirm="retry"), Health.UP, Outcome.RETRY),
-        (Answer(status=200, confirm="maybe"), Health.UP, Outcome.RETRY),
+        (Answer(status=200, confirm="success"), Health.UP, Outcome.SUCCESS),
+        (Answer(status=202, confirm=" Success"), Health.UP, Outcome.SUCCESS),
+        (Answer(status=500, confirm="success"), Health.OUTAGE, Outcome.RETRY),
+        (Answer(status=404, confirm="success"), Health.UP, Outcome.RETRY),
+        (Answer(status=200, confirm="maybe"), Health.UP, Outcome.SUCCESS),
+        (Answer(status=200, confirm=""), Health.UP, Outcome.SUCCESS),
+        (Answer(status=400, confirm="maybe"), Health.UP, Outcome.RETRY),
+        (Answer(status=500, confirm="maybe"), Health.OUTAGE, Outcome.RETRY),
+        (Answer(status=410, confirm="maybe"), Health.GONE, Outcome.RETRY),
+        (Answer(status=429, confirm="maybe", retry_after="3"), Health.THROTTLED, Outcome.RETRY),
         (Answer(status=302), Health.UP, Outcome.RETRY),
         (Answer(status=404), Health.UP, Outcome.RETRY),
         (Answer(status=429), Health.UP, Outcome.RETRY),
@@ -56,6 +65,12 @@ def test_a_retry_may_say_when() -> None:
     assert judge(Answer(status=200, confirm="retry", retry_after="7"), NOW).delay_us == 7_000_000
     assert judge(Answer(status=200, confirm="retry"), NOW).delay_us is None
     assert judge(Answer(status=200, confirm="invalid", retry_after="7"), NOW).delay_us is None
+
+
+def test_an_unknown_word_stands_in_the_reason() -> None:
+    assert judge(Answer(status=200, confirm="maybe"), NOW).reason == "200: unknown Waypost-Confirm: maybe"
+    assert judge(Answer(status=400, confirm="maybe"), NOW).reason == "400: unknown Waypost-Confirm: maybe"
+    assert judge(Answer(status=200, confirm="success"), NOW).reason is None
 
 
 def test_the_reason_has_status_and_text_and_is_short() -> None:

@@ -156,6 +156,24 @@ async def test_a_receiver_can_ask_for_a_retry_and_say_when(folder: Path) -> None
         assert bench.figures("billing").breaker is Position.CLOSED
 
 
+@pytest.mark.parametrize(("word", "remark"), [("success", None), ("ok", "200: unknown Waypost-Confirm: ok")])
+def test_what_was_handled_is_not_sent_again_for_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, word: str, remark: str | None
+) -> None:
+    @in_a_loop
+    async def test(folder: Path) -> None:
+        said = {"Waypost-Confirm": word}
+        async with Receiver(lambda got: web.Response(headers=said)) as receiver, pushing(folder) as bench:
+            await bench.register("billing", receiver.url)
+            ids = [await bench.publish() for _ in range(3)]
+            await bench.ended(ids)
+            assert [bench.journey(id) for id in ids] == ["QFS"] * 3
+            assert (bench.figures("billing").failed, bench.figures("billing").last_error) == (0, remark)
+
+    test(tmp_path)
+    assert caplog.text.count("unknown Waypost-Confirm") == (0 if remark is None else 1)
+
+
 @in_a_loop
 async def test_what_is_refused_again_and_again_is_given_up(folder: Path) -> None:
     async with (

@@ -8,12 +8,14 @@
     410                                      back to the queue, not counted            is paused, durably
     429, 503 with Retry-After                back to the queue, not counted            is left alone until then
     any other 5xx                            R, after the back-off                     outage
-    3xx, 4xx, an unknown Waypost-Confirm     R, after the back-off                     is up
+    3xx, 4xx                                 R, after the back-off                     is up
     none in time, or it broke off            R, after the back-off                     outage
     no connection, or a refused address      back to the queue, not counted            outage
 
-The header decides, whatever the status. What an outage does to the delivery is the breaker's to say: while it is open,
-nothing is counted. This file knows no network.
+The header decides, whatever the status, where it names a failure. `Waypost-Confirm: success`, and a word that is not
+known, leave it to the status: what was answered with 2xx has been handled, and must not come again because of a word;
+what was answered with 500 has not. An unknown word stands in the reason. What an outage does to the delivery is the
+breaker's to say: while it is open, nothing is counted. This file knows no network.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ LONGEST_REASON = 200
 #: what a byte that is no UTF-8 becomes
 _NO_SIGN = "\ufffd"
 
-_CONFIRMS = {outcome.value: outcome for outcome in (Outcome.INVALID, Outcome.NOT_INTERESTED, Outcome.RETRY)}
+#: the words that decide alone
+_FAILURES = {outcome.value: outcome for outcome in (Outcome.INVALID, Outcome.NOT_INTERESTED, Outcome.RETRY)}
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -69,6 +72,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     health: Health
     #: of the delivery, if it is counted at all
     outcome: Outcome = Outcome.RETRY
+    #: of a failure; with a success, what was odd about it
     reason: str | None = None
     #: before the next attempt; None: the policy's back-off
     delay_us: int | None = None
@@ -80,15 +84,17 @@ def judge(got: Answer | Silence, now: float) -> Verdict:
     """`now` is the wall's, in seconds: a Retry-After may name a moment."""
     if isinstance(got, Silence):
         return Verdict(health=Health.OUTAGE, reason=got.reason, sent=got.sent)
-    reason = _reason(got)
-    if got.confirm is not None:
-        outcome = _CONFIRMS.get(got.confirm.strip().lower())
-        if outcome is None:
-            return Verdict(health=Health.UP, reason=f"unknown Waypost-Confirm: {got.confirm[:40]}")
-        delay_us = _wait_us(got, now) if outcome is Outcome.RETRY else None
-        return Verdict(health=Health.UP, outcome=outcome, reason=reason, delay_us=delay_us)
+    word = None if got.confirm is None else got.confirm.strip().lower()
+    unknown = None
+    if word is not None and word != Outcome.SUCCESS:
+        outcome = _FAILURES.get(word)
+        if outcome is not None:
+            delay_us = _wait_us(got, now) if outcome is Outcome.RETRY else None
+            return Verdict(health=Health.UP, outcome=outcome, reason=_reason(got), delay_us=delay_us)
+        unknown = f"{got.status}: unknown Waypost-Confirm: {word[:40]}"
     if 200 <= got.status < 300:
-        return Verdict(health=Health.UP, outcome=Outcome.SUCCESS)
+        return Verdict(health=Health.UP, outcome=Outcome.SUCCESS, reason=unknown)
+    reason = unknown or _reason(got)
     if got.status == 410:
         return Verdict(health=Health.GONE, reason=reason)
     if got.status in (429, 503) and (wait_us := _wait_us(got, now)) is not None:

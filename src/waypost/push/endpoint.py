@@ -120,6 +120,7 @@ class Endpoint:
         self._pace = None if consumer.rate is None else Pace(consumer.rate, self._loop.time())
         self._breaker = Breaker(self._tripping)
         self._probed = set()
+        self._wondered = False
         #: nothing is sent before; a receiver asked for it
         self._quiet_until = 0.0
 
@@ -429,6 +430,8 @@ class Endpoint:
             self._succeeded += 1
             self._last_success_at = self._broker.clock()
             self.crew.forget(id)
+            if verdict.reason is not None:
+                self._wonder(verdict.reason)
         else:
             self._failed += 1
             self._note(verdict.reason or verdict.outcome)
@@ -463,6 +466,13 @@ class Endpoint:
             if was is Position.CLOSED:
                 log.warning("consumer %s: %s; sending pauses", self.name, verdict.reason)
         return counted
+
+    def _wonder(self, oddity: str) -> None:
+        """A success with something odd about it is said in the log once."""
+        if not self._wondered:
+            self._wondered = True
+            log.warning("consumer %s: %s; taken as the status says", self.name, oddity)
+        self._note(oddity)
 
     def _note(self, error: str) -> None:
         # Whoever said it: figures can always be shown.
