@@ -147,6 +147,8 @@ class _Destination:
     #: of a channel: its patterns, and the first sequence it gets
     topics: tuple[str, ...] = ()
     start: int = 0
+    #: with `latestOnly`: the newest message of each thing that came here
+    latest: dict[tuple[str, str], int] = field(default_factory=dict)
     #: (moment, deliveries in each state) after each group that changed them
     history: list[tuple[int, dict[State, int]]] = field(default_factory=list)
 
@@ -224,6 +226,8 @@ class _Slot:
     tries: int = 0
     consumer: str | None = None
     reason: str | None = None
+    #: the offset of its last redrive
+    redriven: int = 0
     #: consumers that said not-interested
     refused: set[str] = field(default_factory=set)
     fetch: _Fetch | None = None
@@ -602,7 +606,7 @@ class MemoryStore:
             self._event(message, None, L, X, duration_ms=self._age_ms(message))
         for place, slots, _ in places:
             if slots:
-                self._make_obsolete(message, place)
+                self._note_latest(message, place)
 
     def _age_ms(self, message: _Message) -> int:
         return (self._now - message.created_at) // 1_000
@@ -645,18 +649,22 @@ class MemoryStore:
         queue.slots.append(slot)
         self._event(message, slot, L, Q, reason=reason, duration_ms=duration_ms)
 
-    def _make_obsolete(self, message: _Message, place: _Destination) -> None:
-        """`latestOnly`: what waits there of older messages about the same thing."""
-        if not place.policy.latest_only or message.thing is None:
+    def _note_latest(self, message: _Message, place: _Destination) -> None:
+        """`latestOnly`: what waits there of older messages about the same thing is obsolete, or this one is."""
+        thing = message.thing
+        if not place.policy.latest_only or thing is None:
             return
-        older = [
-            slot
-            for slot in place.slots
-            if slot.state in WAITING
-            and slot.message.thing == message.thing
-            and slot.message.sequence < message.sequence
-        ]
-        for slot in sorted(older, key=lambda slot: (slot.message.sequence, slot.number)):
+        place.latest[thing] = max(message.sequence, place.latest.get(thing, 0))
+        waiting = [slot for slot in place.slots if slot.state in WAITING and slot.message.thing == thing]
+        for slot in sorted(waiting, key=lambda slot: (slot.message.sequence, slot.number)):
+            self._let_obsolete(slot)
+
+    def _let_obsolete(self, slot: _Slot) -> None:
+        """What would wait although a newer message of its thing came, after its last redrive if there was one."""
+        place, thing = slot.queue, slot.message.thing
+        if not place.policy.latest_only or thing is None or slot.state not in WAITING:
+            return
+        if place.latest.get(thing, 0) > max(slot.message.sequence, slot.redriven):
             self._take(slot, Step((O,), Reason.OBSOLETE, None, slot.tries))
 
     def _make(self, kind: Kind, name: str, policy: Policy) -> _Destination:
@@ -785,9 +793,10 @@ class MemoryStore:
         )
         if step.path[0] is N:
             slot.refused.add(slot.consumer)
-        fetch.outcome, fetch.became = command.outcome, step.state
+        fetch.outcome = command.outcome
         self._take(slot, step, confirmed=True)
-        return Settled(receipt, slot.message.id, step.state)
+        fetch.became = slot.state
+        return Settled(receipt, slot.message.id, slot.state)
 
     def _valid(self, receipt: str, queue: _Destination | None) -> _Fetch | None:
         """The fetch of a receipt that is not stale, or that was settled by a confirm. A lease that is over does not
@@ -1017,7 +1026,7 @@ class MemoryStore:
         for number, named in enumerate(slots):
             self._route(message, channel, number, named=named, reason=Reason.BACKFILLED)
         if slots:
-            self._make_obsolete(message, channel)
+            self._note_latest(message, channel)
         return len(slots)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────
@@ -1106,6 +1115,9 @@ class MemoryStore:
         for slot in message.slots:
             slot.queue.slots.remove(slot)
             self._counted.add(slot.queue)
+        for place in self._destinations:
+            if message.thing is not None and place.latest.get(message.thing) == message.sequence:
+                del place.latest[message.thing]
         self._fetches = {offset: f for offset, f in self._fetches.items() if f.slot.message is not message}
 
     # ── what every change goes through ──────────────────────────────────────────────────────
@@ -1129,8 +1141,10 @@ class MemoryStore:
             slot.state, slot.since_at = state, self._now
         slot.due_at, slot.tries = step.due_at, step.tries
         if redriven:
-            slot.tries, slot.expires_at, slot.fetch = 0, None, None
+            slot.tries, slot.expires_at, slot.fetch, slot.redriven = 0, None, None, len(self._log)
             slot.refused.clear()
+        else:
+            self._let_obsolete(slot)
         if slot.state is E and slot.queue.policy.dead is not None:
             self._dead_letter(slot, slot.queue.policy.dead)
         if not was_completed and slot.message.state is X:
@@ -1145,6 +1159,7 @@ class MemoryStore:
         )
         if there is None:
             self._route(slot.message, queue, 0, reason=Reason.DEAD_LETTER)
+            self._note_latest(slot.message, queue)
 
     def _event(
         self, message: _Message, slot: _Slot | None, from_state: State | None, to_state: State, **more: Any

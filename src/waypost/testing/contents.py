@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from ..canonical import content_hash
-from ..commands import DeclareObject, DeleteObject, PublishMany, Remove
+from ..commands import Confirm, DeclareObject, DeleteObject, PublishMany, Release, Remove, Settled
 from ..delivery import C, E, F, L, O, Outcome, Q, R, S, T, U, X
+from ..destinations import Kind
 from ..errors import QueueFull
 from ..instants import SECOND
 from ..message import payload_hash
@@ -280,16 +281,84 @@ class ContentTests:
     def test_what_is_fetched_stays_and_what_waits_for_a_retry_does_not(self, hand: Hand) -> None:
         hand.declare("a", latest_only=True, retries=9)
         fetched = hand.publish("a.x", key="k").id
-        got = hand.one("a")
-        hand.publish("a.x", key="k")
-        assert hand.state(fetched) is F
-        hand.confirm(got, RETRY, delay_us=5 * SECOND)
+        hand.confirm(hand.one("a"), RETRY, delay_us=5 * SECOND)
         assert hand.state(fetched) is R
         last = hand.publish("a.x", key="k").id
         assert hand.state(fetched) is O
-        assert [one.id for one in hand.fetch("a", n=9)] == [last]
+        got = hand.one("a")
+        hand.publish("a.x", key="k")
+        assert hand.state(last) is F
+        assert hand.confirm(got).state is S
+
+    @pytest.mark.parametrize("way", ["retry", "not-interested", "lease", "release"])
+    @pytest.mark.parametrize("ended", [True, False])
+    def test_what_would_wait_again_behind_a_newer_one_is_obsolete_at_once(
+        self, hand: Hand, way: str, ended: bool
+    ) -> None:
+        hand.declare("a", latest_only=True, retries=9, lease_us=10 * SECOND)
+        old = hand.publish("a.x", key="k").id
+        got = hand.one("a", "ann")
+        new = hand.publish("a.x", key="k").id
+        if ended:
+            hand.confirm(hand.one("a", "bob"))
+        if way == "lease":
+            hand.wait(10)
+            assert hand.confirm(got).state is None, "it has ended"
+        elif way == "release":
+            assert hand.do(Release([got.receipt])) == [Settled(got.receipt, old, O)]
+        else:
+            for _ in range(2):
+                assert hand.confirm(got, Outcome(way), reason="busy", delay_us=0).state is O
+        assert hand.state(old) is O
+        *_, before, last = hand.store.message(old).journey  # type: ignore[union-attr]
+        assert (last.from_state, last.to_state, last.reason) == (before.to_state, O, "newer-message")
+        assert before.reason == {"lease": "lease-over", "release": "released"}.get(way, "busy")
         hand.wait(10)
-        assert hand.state(last) is R
+        assert [one.id for one in hand.fetch("a", n=9)] == ([] if ended else [new])
+
+    def test_a_dead_letter_behind_a_newer_one_stays_a_dead_letter(self, hand: Hand) -> None:
+        hand.declare("a", latest_only=True, retries=0)
+        old = hand.publish("a.x", key="k").id
+        got = hand.one("a")
+        hand.publish("a.x", key="k")
+        assert hand.confirm(got, RETRY).state is E
+        assert hand.state(old) is E
+
+    def test_a_redriven_one_may_be_older_until_another_newer_one_comes(self, hand: Hand) -> None:
+        hand.declare("a", latest_only=True, retries=9)
+        old = hand.publish("a.x", key="k").id
+        new = hand.publish("a.x", key="k").id
+        hand.confirm(hand.one("a"))
+        assert hand.redrive(states=frozenset({O})).done == 1
+        for _ in range(2):
+            got = hand.one("a")
+            assert got.id == old
+            assert hand.confirm(got, RETRY, delay_us=0).state is R
+        got = hand.one("a")
+        last = hand.publish("a.x", key="k").id
+        assert hand.confirm(got, RETRY, delay_us=0).state is O
+        assert [one.id for one in hand.fetch("a", n=9)] == [last]
+        assert hand.state(new) is S
+
+    def test_one_that_comes_late_behind_a_newer_one_is_obsolete_at_once(self, hand: Hand) -> None:
+        hand.declare("a", latest_only=True)
+        held = hand.publish("a.x", key="k", hold=True).id
+        hand.publish(object="a", key="k", queue="a")
+        hand.confirm(hand.one("a"))
+        hand.decide(held)
+        assert hand.journey(held) == "LQO"
+        assert hand.fetch("a") == []
+
+    def test_a_dead_letter_that_comes_behind_a_newer_one_is_obsolete_at_once(self, hand: Hand) -> None:
+        hand.declare("a", latest_only=True)
+        hand.declare("b", retries=0, dead="a")
+        dead = hand.publish(object="a", key="k", queue="b").id
+        got = hand.one("b")
+        hand.publish(object="a", key="k", queue="a")
+        hand.confirm(hand.one("a"))
+        assert hand.confirm(got, RETRY, queue="b").state is E
+        assert hand.states(dead) == "a:O b:E"
+        assert hand.fetch("a") == []
 
     def test_what_is_delayed_becomes_obsolete_too(self, hand: Hand) -> None:
         hand.declare("a", latest_only=True)
@@ -326,6 +395,21 @@ class ContentTests:
         hand.channel("d", "a.*", start=1, latest_only=True)
         hand.work()
         assert [heard.id for heard in hand.listen("d", n=9)] == [new]
+
+    @pytest.mark.parametrize("ended", [True, False])
+    def test_a_backfill_brings_nothing_older_than_what_the_channel_had(self, hand: Hand, ended: bool) -> None:
+        old = hand.publish("a.x", key="k").id
+        other = hand.publish("a.x", key="j").id
+        hand.channel("c", "a.*", latest_only=True)
+        new = hand.publish("a.x", key="k").id
+        (got,) = hand.listen("c")
+        assert got.id == new
+        if ended:
+            hand.do(Confirm(queue="c", kind=Kind.CHANNEL, receipts=[got.receipt]))
+        hand.channel("c", "a.*", start=1, latest_only=True)
+        hand.work()
+        assert hand.states(old) == "a:Q @c:O"
+        assert [heard.id for heard in hand.listen("c", n=9)] == [other]
 
     def test_a_policy_that_comes_later_counts_for_what_waits_already(self, hand: Hand) -> None:
         old, other = hand.publish("a.x", key="k").id, hand.publish("a.x", key="k").id

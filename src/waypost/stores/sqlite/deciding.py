@@ -104,10 +104,8 @@ class Deciding:
                 begun.append(slot)
         if not any(slot.queue.is_queue for slot in begun):
             self._end(sequence, X, age_ms)
-        if envelope.key is not None and envelope.object is not None:
-            for place, _, _ in places:
-                if place.policy.latest_only:
-                    ledger.make_obsolete(place, sequence, envelope.object, envelope.key)
+        for place, _, _ in places:
+            ledger.note_latest(place, sequence, envelope.object, envelope.key)
 
     def _end(self, sequence: int, state: State, age_ms: int) -> None:
         """Without a queue slot."""

@@ -158,8 +158,8 @@ class Jobs:
             party = None if named is None else self._names.party(named)
             slot = self._ledger.later_slot(sequence, channel, number, named=party, reason=Reason.BACKFILLED)
             self._ledger.begin(slot)
-        if slots and channel.policy.latest_only and object is not None and key is not None:
-            self._ledger.make_obsolete(channel, sequence, object, key)
+        if slots:
+            self._ledger.note_latest(channel, sequence, object, key)
         return len(slots)
 
 

@@ -72,7 +72,8 @@ class Pending:
         if self.fetches:
             db.executemany(INSERT_FETCH, self.fetches)
             db.executemany(
-                "insert into deliveries values (?,?,?,4,1,1,?,null,?,?,?,null,null,null)", self.deliveries
+                "insert into deliveries values (?,?,?,4,1,1,?,null,?,?,?,null,null,null,null)",
+                self.deliveries,
             )
             db.executemany(
                 "update deliveries set state = 4, attempt = ?, tries = ?, consumer = ?, reason = null, since_at = ?,"

@@ -496,11 +496,11 @@ class Publishing:
         if not plan.in_queues:
             # Completed at once; a row of its own, so that the reaper finds the message.
             self._ledger.save_own(sequence, X, 0)
-        if key is not None and plan.object is not None:
+        if key is not None:
             for queue, _ in plan.parts:
                 if queue.policy.latest_only:
                     self._rows.flush()
-                    self._ledger.make_obsolete(queue, sequence, plan.object, key)
+                    self._ledger.note_latest(queue, sequence, plan.object, key)
 
     def _first_answer(self, command: Publish) -> Published | None:
         if command.idempotency_key is not None:

@@ -93,6 +93,7 @@ create table deliveries (
     expires_at  integer,
     named       integer,              -- the only consumer that may fetch it
     kick        integer,              -- 1: handed out and not waited for
+    redriven    integer,              -- the offset of its last redrive
     primary key (sequence, destination, slot)
 ) without rowid;
 create index deliveries_due on deliveries (due_at) where due_at is not null;
@@ -146,6 +147,16 @@ create table keyed (                  -- open deliveries where keys count: an or
     primary key (destination, key, sequence, slot)
 ) without rowid;
 create index keyed_fetched on keyed (destination, key, sequence) where fetched;
+create table latest (                 -- latestOnly: the newest message of a thing that came there
+    destination integer not null,
+    object      text not null,
+    key         text not null,
+    sequence    integer not null,
+    primary key (object, key, destination)
+) without rowid;
+create trigger latest_forgotten after delete on messages begin
+    delete from latest where object = old.object and key = old.key and sequence = old.sequence;
+end;
 
 create table idempotency (
     producer integer not null,        -- 0: none

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 
 from ...commands import Confirm, Extend, Extended, Kick, Release, Remove, Settled
-from ...delivery import OPEN, C, F, K, N, Outcome, Q, R, Reason, S, Step, X, settle
+from ...delivery import OPEN, C, F, K, N, Outcome, Q, R, Reason, S, State, Step, X, settle
 from ...destinations import Kind
 from ...errors import ChannelNotFound, QueueNotFound
 from ...message import Entropy, make_id, parse_receipt
@@ -125,9 +125,9 @@ class Settling:
             or not queue.is_queue
             or queue.tracked
         ):
-            step = self._settle_slot(sequence, destination, number, command, offset)
-            row[7:9] = OUTCOMES[command.outcome], step.state
-            return Settled(text, id, step.state)
+            follows = self._settle_slot(sequence, destination, number, command, offset)
+            row[7:9] = OUTCOMES[command.outcome], follows
+            return Settled(text, id, follows)
         row[7], row[8] = SUCCESS, _S
         lease = Lease(text, id, sequence, destination, number, attempt, consumer, fetched_at, size)
         return self._succeed(offset, lease, queue, command.reason)
@@ -170,7 +170,7 @@ class Settling:
 
     def _settle_slot(
         self, sequence: int, destination: int, number: int, command: Confirm, fetch: int
-    ) -> Step:
+    ) -> State:
         self._rows.flush()
         slot = self._ledger.slot(sequence, destination, number)
         step = settle(
@@ -191,7 +191,9 @@ class Settling:
                 (sequence, destination, number, slot.consumer),
             )
         self._ledger.take(slot, step, outcome=OUTCOMES[command.outcome], fetch=fetch)
-        return step
+        if slot.state is not step.state:
+            self._db.execute('update fetches set became = ? where "offset" = ?', (slot.state, fetch))
+        return slot.state
 
     def _valid(self, text: str, queue: Destination | None) -> list[Any] | None:
         """The fetch behind a receipt that is neither stale nor settled."""

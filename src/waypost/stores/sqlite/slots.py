@@ -38,6 +38,8 @@ class Slot:
     named: int | None = None
     #: handed out and not waited for, whatever the policy says
     kick: bool = False
+    #: the offset of its last redrive
+    redriven: int | None = None
     #: it has a row of its own
     known: bool
     created_at: int
@@ -74,14 +76,16 @@ class Ledger:
             "select at, key, priority, size, route from messages where sequence = ?", (sequence,)
         ).get
         row = self._db.execute(
-            "select state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick"
+            "select state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick, redriven"
             " from deliveries where sequence = ? and destination = ? and slot = ?",
             (sequence, destination, number),
         ).get
         known = row is not None
-        state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick = row or (
-            (Q, 0, 0, None, None, at, 0, None, None, None, None)
+        # fmt: off
+        (state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick, redriven) = (
+            row or (Q, 0, 0, None, None, at, 0, None, None, None, None, None)
         )
+        # fmt: on
         return Slot(
             sequence=sequence,
             queue=self._names.by_number[destination],
@@ -97,6 +101,7 @@ class Ledger:
             expires_at=expires_at,
             named=named,
             kick=bool(kick),
+            redriven=redriven,
             known=known,
             created_at=at,
             key=key,
@@ -191,7 +196,7 @@ class Ledger:
         waited = was in WAITING and slot.due_at is None
         slot.last, slot.since_at, slot.due_at, slot.tries = offset, now, step.due_at, step.tries
         if was in ENDED:
-            slot.tries, slot.expires_at = 0, None
+            slot.tries, slot.expires_at, slot.redriven = 0, None, offset
             self._db.execute(
                 "delete from refusals where sequence = ? and destination = ? and slot = ?",
                 (slot.sequence, queue.number, slot.number),
@@ -202,6 +207,8 @@ class Ledger:
         self._place(slot, was, waited)
         if slot.state is State.E and queue.policy.dead is not None:
             self._dead_letter(slot, queue.policy.dead)
+        if slot.state in WAITING and was not in ENDED and queue.policy.latest_only and slot.key is not None:
+            self._let_obsolete(slot)
 
     def fetched(self, slot: Slot, was: State) -> None:
         """A fetch, whose row is written already."""
@@ -225,7 +232,7 @@ class Ledger:
 
     def _save(self, slot: Slot) -> None:
         self._db.execute(
-            "insert or replace into deliveries values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert or replace into deliveries values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 slot.sequence,
                 slot.queue.number,
@@ -241,6 +248,7 @@ class Ledger:
                 slot.expires_at,
                 slot.named,
                 slot.kick or None,
+                slot.redriven,
             ),
         )
 
@@ -402,18 +410,34 @@ class Ledger:
 
     # ── obsolete, unrouted ──────────────────────────────────────────────────────────────────
 
-    def make_obsolete(self, queue: Destination, sequence: int, object: str, key: str) -> None:
-        """`latestOnly`: what waits there of older messages about the same thing. Nothing may be pending."""
+    def note_latest(self, queue: Destination, sequence: int, object: str | None, key: str | None) -> None:
+        """`latestOnly`: what waits there of older messages about the same thing is obsolete, or this one is. Nothing may
+        be pending."""
+        if not queue.policy.latest_only or object is None or key is None:
+            return
+        newest = self._db.execute(
+            "insert into latest values (?, ?, ?, ?)"
+            " on conflict do update set sequence = max(sequence, excluded.sequence) returning sequence",
+            (queue.number, object, key, sequence),
+        ).get
         older = self._db.execute(
             "select k.sequence, k.slot from keyed k cross join messages m on m.sequence = k.sequence"
             " where k.destination = ? and k.key = ? and k.sequence < ? and m.object = ? and not k.fetched"
             " order by k.sequence, k.slot",
-            (queue.number, key, sequence, object),
+            (queue.number, key, newest, object),
         ).fetchall()
         for place in older:
-            slot = self.slot(place[0], queue.number, place[1])
-            if slot.state in WAITING:
-                self.take(slot, Step((O,), Reason.OBSOLETE, None, slot.tries))
+            self._let_obsolete(self.slot(place[0], queue.number, place[1]))
+
+    def _let_obsolete(self, slot: Slot) -> None:
+        """What would wait although a newer message of its thing came, after its last redrive if there was one."""
+        newest = self._db.execute(
+            "select l.sequence from messages m cross join latest l on (l.object, l.key) = (m.object, m.key)"
+            " where m.sequence = ? and l.destination = ?",
+            (slot.sequence, slot.queue.number),
+        ).get
+        if newest is not None and newest > max(slot.sequence, slot.redriven or 0):
+            self.take(slot, Step((O,), Reason.OBSOLETE, None, slot.tries))
 
     def unroute(self, slot: Slot, reason: str) -> None:
         """A dead letter of a routing that failed goes back to L, and is no delivery any more."""
@@ -435,7 +459,7 @@ class Ledger:
     def save_own(self, sequence: int, state: State | int, last: int) -> None:
         """The message's own row: how it ended without a queue slot, and where its own steps end."""
         self._db.execute(
-            "insert or replace into deliveries values (?, 0, 0, ?, 0, 0, null, null, ?, ?, null, null, null, null)",
+            "insert or replace into deliveries values (?, 0, 0, ?, 0, 0, null, null, ?, ?, null, null, null, null, null)",
             (sequence, state, self.now, last),
         )
 
@@ -466,6 +490,10 @@ class Ledger:
         states = dict(self._reader.states(slot.sequence, slot.route))
         if (queue.number, 0) not in states:
             self.begin(self.later_slot(slot.sequence, queue, 0, reason=Reason.DEAD_LETTER))
+            thing = self._db.execute(
+                "select object, key from messages where sequence = ?", (slot.sequence,)
+            ).get
+            self.note_latest(queue, slot.sequence, *thing)
 
     def later_slot(
         self,

@@ -4,6 +4,7 @@ alter table destinations add column topics text;
 alter table destinations add column start integer;
 alter table deliveries add column named integer;
 alter table deliveries add column kick integer;
+alter table deliveries add column redriven integer;
 alter table idempotency add column same_as text;
 alter table jobs add column consumer text;
 alter table jobs add column rate real;
@@ -18,6 +19,16 @@ create table named (                  -- as ready, for slots that one consumer a
     slot        integer not null,
     primary key (destination, consumer, priority, sequence, slot)
 ) without rowid;
+create table latest (                 -- latestOnly: the newest message of a thing that came there
+    destination integer not null,
+    object      text not null,
+    key         text not null,
+    sequence    integer not null,
+    primary key (object, key, destination)
+) without rowid;
+create trigger latest_forgotten after delete on messages begin
+    delete from latest where object = old.object and key = old.key and sequence = old.sequence;
+end;
 create table undecided (              -- messages that are not routed
     sequence integer primary key,
     object   text,
