@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from .child import Child
-from .messages import QUEUES, Message, make_message, number_of
+from .messages import CHANNELS, PLACES, QUEUES, Message, make_message, number_of
 from .record import Confirmed, Delivered, Record, Sent
 from .wire import Answer, Connection, Unanswered
 
@@ -79,6 +79,9 @@ async def _begin(record: Record, connection: Connection) -> None:
     if not record.heads:
         for name, policy in QUEUES.items():
             await connection.ask("PUT", f"/v1/queues/{name}", msgspec.json.encode(policy))
+        for place, policy in CHANNELS.items():
+            path = place.replace("channel/", "/v1/channels/")
+            await connection.ask("PUT", path, msgspec.json.encode(policy))
     answer = await connection.ask("HEAD", "/log")
     record.heads.append(int(answer.headers["waypost-head"]))
 
@@ -107,8 +110,8 @@ async def _step(record: Record, connection: Connection, publishing: float, rng: 
         else:
             await _publish(record, connection, _next(record))
     else:
-        queue = rng.choices(list(QUEUES), [6, 4, 3])[0]
-        await _work(record, connection, queue, rng)
+        place = rng.choices(PLACES, [6, 4, 3, 5])[0]
+        await _work(record, connection, place, rng)
 
 
 # ── publish ─────────────────────────────────────────────────────────────────────────────────────
@@ -188,9 +191,13 @@ def _refused(record: Record, messages: Iterable[Message], answer: Answer) -> Non
 # ── fetch and confirm ───────────────────────────────────────────────────────────────────────────
 
 
-async def fetch(record: Record, connection: Connection, queue: str, n: int) -> list[Delivered]:
+def _path(place: str) -> str:
+    return f"/{place}" if place in CHANNELS else f"/queue/{place}"
+
+
+async def fetch(record: Record, connection: Connection, place: str, n: int) -> list[Delivered]:
     asked = record.tick()
-    answer = await connection.ask("GET", f"/queue/{queue}?n={n}&consumer=prover")
+    answer = await connection.ask("GET", f"{_path(place)}?n={n}&consumer=prover")
     if answer.status not in (200, 204):
         record.strange.append(f"fetch: {answer.status} {answer.body[:200]!r}")
     if answer.status != 200:
@@ -198,7 +205,7 @@ async def fetch(record: Record, connection: Connection, queue: str, n: int) -> l
     delivered = [
         Delivered(
             form["id"],
-            queue,
+            place,
             form["attempt"],
             number_of(record.run, form.get("body", "").encode()),
             record.life,
@@ -212,10 +219,10 @@ async def fetch(record: Record, connection: Connection, queue: str, n: int) -> l
 
 
 async def confirm(
-    record: Record, connection: Connection, queue: str, delivered: list[Delivered], **outcome: Any
+    record: Record, connection: Connection, place: str, delivered: list[Delivered], **outcome: Any
 ) -> None:
     form = {"receipts": [one.receipt for one in delivered], **outcome}
-    answer = await connection.ask("POST", f"/queue/{queue}/confirm", msgspec.json.encode(form))
+    answer = await connection.ask("POST", f"{_path(place)}/confirm", msgspec.json.encode(form))
     if answer.status != 200:
         record.strange.append(f"confirm: {answer.status} {answer.body[:200]!r}")
         return
@@ -225,28 +232,28 @@ async def confirm(
             record.stale += 1
         else:
             record.confirmed.append(
-                Confirmed(one.id, queue, one.attempt, result["state"], record.life, answered)
+                Confirmed(one.id, place, one.attempt, result["state"], record.life, answered)
             )
 
 
-async def _work(record: Record, connection: Connection, queue: str, rng: random.Random) -> None:
-    delivered = await fetch(record, connection, queue, rng.randint(1, 8))
+async def _work(record: Record, connection: Connection, place: str, rng: random.Random) -> None:
+    delivered = await fetch(record, connection, place, rng.randint(1, 8))
     chance = rng.random()
     if not delivered or chance < 0.04:
         return  # a worker that forgets: the lease decides
     if chance < 0.08:
-        await confirm(record, connection, queue, delivered, outcome="retry", delay=rng.random())
+        await confirm(record, connection, place, delivered, outcome="retry", delay=rng.random())
     elif chance < 0.09:
-        await confirm(record, connection, queue, delivered, outcome="invalid", reason="on purpose")
+        await confirm(record, connection, place, delivered, outcome="invalid", reason="on purpose")
     else:
-        await confirm(record, connection, queue, delivered)
+        await confirm(record, connection, place, delivered)
 
 
 # ── afterwards ──────────────────────────────────────────────────────────────────────────────────
 
 
 def drain(record: Record, child: Child) -> tuple[bytes, dict[str, dict[str, int]]]:
-    """Fetch and confirm until nothing waits. The whole log, and each queue's figures."""
+    """Fetch and confirm until nothing waits. The whole log, and the figures of each queue and channel."""
     port = child.port()
 
     async def run() -> tuple[bytes, dict[str, dict[str, int]]]:
@@ -267,14 +274,16 @@ async def _drain(record: Record, connection: Connection) -> None:
         if time.monotonic() > deadline:
             raise NotDrained(str(await _depths(connection)))
         found = False
-        for queue in QUEUES:
-            while delivered := await fetch(record, connection, queue, 500):
+        for place in PLACES:
+            while delivered := await fetch(record, connection, place, 500):
                 found = True
-                await confirm(record, connection, queue, delivered)
+                await confirm(record, connection, place, delivered)
         if not found:
             await asyncio.sleep(0.05)  # a lease or a delay still runs
 
 
 async def _depths(connection: Connection) -> dict[str, dict[str, int]]:
     queues = (await connection.ask("GET", "/v1/queues")).json()["queues"]
-    return {queue["name"]: queue["figures"]["states"] for queue in queues}
+    channels = (await connection.ask("GET", "/v1/channels")).json()["channels"]
+    depths = {queue["name"]: queue["figures"]["states"] for queue in queues}
+    return depths | {f"channel/{channel['name']}": channel["figures"]["states"] for channel in channels}

@@ -14,6 +14,10 @@ QUEUES: dict[str, dict[str, Any]] = {
     "bills": {"lease": 1, "retries": 9},
     "parcels": {"lease": 1, "retries": 9, "order": "key"},
 }
+#: a channel is named with its kind, as in its path
+COPIES = "channel/copies"
+CHANNELS: dict[str, dict[str, Any]] = {COPIES: {"topics": ["orders.*"], "lease": 1, "retries": 9}}
+PLACES = (*QUEUES, *CHANNELS)
 KEYS = 200
 #: one message in so many has a body that lies in a file of its own
 LARGE_EVERY = 400
@@ -34,6 +38,11 @@ class Message:
     @cached_property
     def hash(self) -> str:
         return hashlib.sha256(self.body).hexdigest()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Everywhere it must be delivered."""
+        return (*self.queues, COPIES) if "orders" in self.queues else self.queues
 
     @property
     def topics(self) -> list[str]:

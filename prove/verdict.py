@@ -1,6 +1,6 @@
 """The judgement: what the load was told, beside what the broker has. Pure.
 
-lost         acknowledged for a queue, never delivered from it, and not listed with its dead letters
+lost         acknowledged for a queue or channel, never delivered from it, and not listed with its dead letters
 again        delivered after a confirm of it was answered with a final state
 forgotten    answered (a publish, a fetch, a confirm), and the log does not have it
 unexpected   delivered, but never sent, refused, or not as it was sent
@@ -20,6 +20,7 @@ import msgspec
 
 from waypost.delivery import DEAD, ENDED, MESSAGE_TRANSITIONS, STATES, TRANSITIONS, L, State
 
+from .messages import QUEUES
 from .record import Record
 
 #: each must be 0
@@ -46,6 +47,11 @@ class Event(msgspec.Struct, frozen=True, rename="camel", gc=False):
     from_state: str | None = None
     attempt: int | None = None
     hash: str | None = None
+    channel: str | None = None
+
+    @property
+    def place(self) -> str | None:
+        return self.queue if self.channel is None else f"channel/{self.channel}"
 
 
 class Verdict(msgspec.Struct, kw_only=True):
@@ -89,7 +95,7 @@ class Story:
     def __init__(self, verdict: Verdict) -> None:
         self._verdict = verdict
         self.logged: dict[str, Event] = {}
-        #: message id -> queue -> state; every queue of the load has one slot
+        #: message id -> queue or channel -> state; each of the load has one slot
         self.states: dict[str, dict[str, State]] = {}
         self._attempts: Counter[tuple[str, str]] = Counter()
         self.fetches: dict[Fetch, Event] = {}
@@ -104,10 +110,10 @@ class Story:
             if event.at < at:
                 self._illegal(event, "is earlier than the line before")
             offset, at = event.offset, event.at
-            if event.queue is None:
+            if event.place is None:
                 self._of_message(event)
             else:
-                self._of_delivery(event, event.queue)
+                self._of_delivery(event, event.place)
 
     def _illegal(self, event: Event, why: str) -> None:
         self._verdict.found("illegal", f"offset {event.offset} {why}: {event}")
@@ -123,9 +129,11 @@ class Story:
                 )
             self.logged[event.message_id] = event
         elif event.to_state == "X":
-            own = self.states.get(event.message_id, {}).values()
+            # Channels never count.
+            states = self.states.get(event.message_id, {})
+            own = [state for place, state in states.items() if place in QUEUES]
             if not own or any(state not in (State.S, State.K) for state in own):
-                self._illegal(event, f"completes a message whose deliveries are {list(own)}")
+                self._illegal(event, f"completes a message whose deliveries are {states}")
 
     def _of_delivery(self, event: Event, queue: str) -> None:
         own = self.states.setdefault(event.message_id, {})
@@ -211,7 +219,7 @@ def _check_messages(record: Record, story: Story, verdict: Verdict) -> None:
         if ids:
             known = sent.acknowledged_life
             verdict.recovered += known is None or story.logged[ids[0]].offset <= record.heads[known - 1]
-        for queue in sent.message.queues:
+        for queue in sent.message.places:
             states = [story.states.get(id, {}).get(queue) for id in ids]
             dead = not DEAD.isdisjoint(states)
             verdict.dead += dead
@@ -234,7 +242,7 @@ def _check_deliveries(record: Record, verdict: Verdict) -> None:
         if one.asked > answered or one.attempt > attempt:
             verdict.found("again", f"{one}, confirmed in attempt {attempt}")
         sent = record.sent.get(one.number) if one.number is not None else None
-        if sent is None or sent.id not in (None, one.id) or one.queue not in sent.message.queues:
+        if sent is None or sent.id not in (None, one.id) or one.queue not in sent.message.places:
             verdict.found("unexpected", f"{one}")
 
 

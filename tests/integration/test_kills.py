@@ -34,19 +34,19 @@ class Case:
     """One message that was published, fetched and confirmed, as the load and the log saw it."""
 
     def __init__(self) -> None:
-        message = replace(make_message(RUN, 1), queues=("orders",))
+        message = replace(make_message(RUN, 1), queues=("bills",))
         self.record = Record(RUN, heads=[0])
         self.record.sent[1] = Sent(message, life=1, id="one", acknowledged_life=1)
-        self.record.delivered.append(Delivered("one", "orders", 1, 1, 1, self.record.tick(), "receipt"))
-        self.record.confirmed.append(Confirmed("one", "orders", 1, "S", 1, self.record.tick()))
+        self.record.delivered.append(Delivered("one", "bills", 1, 1, 1, self.record.tick(), "receipt"))
+        self.record.confirmed.append(Confirmed("one", "bills", 1, "S", 1, self.record.tick()))
         self.log = [
             Event(1, "t1", "one", 1, "L", hash=message.hash),
-            Event(2, "t1", "one", 1, "Q", "orders", 0, "L", 0),
-            Event(3, "t2", "one", 1, "F", "orders", 0, "Q", 1),
-            Event(4, "t3", "one", 1, "S", "orders", 0, "F", 1),
+            Event(2, "t1", "one", 1, "Q", "bills", 0, "L", 0),
+            Event(3, "t2", "one", 1, "F", "bills", 0, "Q", 1),
+            Event(4, "t3", "one", 1, "S", "bills", 0, "F", 1),
             Event(5, "t3", "one", 1, "X", from_state="L"),
         ]
-        self.depths: Depths = {"orders": {"S": 1, "Q": 0}}
+        self.depths: Depths = {"bills": {"S": 1, "Q": 0}}
 
     def verdict(self) -> Verdict:
         return judge(self.record, self.log, self.depths)
@@ -79,23 +79,43 @@ def test_an_acknowledged_message_that_was_never_delivered_is_lost(case: Case) ->
     assert case.found() == {"lost": 1}
 
 
+def test_a_message_that_its_channel_never_delivered_is_lost(case: Case) -> None:
+    message = replace(case.record.sent[1].message, queues=("orders",))
+    case.record.sent[1].message = message
+    case.record.delivered[0] = replace(case.record.delivered[0], queue="orders")
+    case.record.confirmed[0] = replace(case.record.confirmed[0], queue="orders")
+    for line in (2, 3, 4):
+        case.change(line, queue="orders")
+    case.log.insert(2, Event(3, "t1", "one", 1, "Q", None, 0, "L", 0, channel="copies"))
+    for line in (4, 5, 6):
+        case.change(line, offset=line)
+    case.depths = {"orders": {"S": 1}, "channel/copies": {"Q": 1}}
+    assert case.found() == {"lost": 1}
+    case.record.delivered.append(
+        Delivered("one", "channel/copies", 1, 1, 1, case.record.tick(), "another receipt")
+    )
+    case.log.append(Event(7, "t4", "one", 1, "F", None, 0, "Q", 1, channel="copies"))
+    case.depths["channel/copies"] = {"F": 1}
+    assert case.found() == {}
+
+
 def test_a_dead_letter_is_not_lost(case: Case) -> None:
     case.record.delivered, case.record.confirmed = [], []
     case.change(4, to_state="E")
     del case.log[4]
-    case.depths = {"orders": {"E": 1}}
+    case.depths = {"bills": {"E": 1}}
     assert case.found() == {}
     assert case.verdict().dead == 1
 
 
 def test_a_delivery_after_its_confirm_is_again(case: Case) -> None:
-    case.record.delivered.append(Delivered("one", "orders", 1, 1, 2, case.record.tick(), "receipt"))
+    case.record.delivered.append(Delivered("one", "bills", 1, 1, 2, case.record.tick(), "receipt"))
     assert case.found() == {"again": 1}
 
 
 def test_a_confirm_without_its_line_is_forgotten(case: Case) -> None:
     del case.log[3:]
-    case.depths = {"orders": {"F": 1}}
+    case.depths = {"bills": {"F": 1}}
     assert case.found() == {"forgotten": 1}
 
 
@@ -132,7 +152,7 @@ def test_a_line_that_cannot_be_is_illegal(case: Case, line: int, changes: dict[s
 
 
 def test_a_depth_that_differs_from_a_recount_is_illegal(case: Case) -> None:
-    case.depths = {"orders": {"S": 1, "Q": 1}}
+    case.depths = {"bills": {"S": 1, "Q": 1}}
     assert case.found() == {"illegal": 1}
 
 
