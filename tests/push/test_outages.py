@@ -4,15 +4,21 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
+import pytest
 from aiohttp import web
 
 from tests.push.harness import SECRET, Got, Receiver, in_a_loop, pushing, seconds
+from waypost.commands import Command, Fetch, Kick
 from waypost.policy import Policy
 from waypost.push.breaker import Position
-from waypost.store import Event
+from waypost.push.endpoint import Endpoint, Held
+from waypost.store import Applied, Event
+from waypost.stores.sqlite import SqliteStore
 
 
 def fails(got: Got) -> web.Response:
@@ -258,6 +264,95 @@ async def test_a_stop_lets_what_is_under_way_end_and_gives_the_rest_back(folder:
         async with pushing(folder) as bench:
             await bench.ended([hanging, waiting])
             assert [got.attempt for got in receiver.got if got.id == hanging] == [1, 2]
+
+
+class GatedStore(SqliteStore):
+    """Commits in a thread, and there waits with commands of one kind until it is let go on."""
+
+    threaded = True
+
+    def __init__(self, folder: Path, kind: type[Fetch] | type[Kick]) -> None:
+        super().__init__(folder / "waypost.db")
+        self._kind = kind
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def apply(self, commands: Sequence[Command]) -> Applied:
+        if any(isinstance(command, self._kind) for command in commands):
+            self.reached.set()
+            assert self.opened.wait(20)
+        return super().apply(commands)
+
+
+@pytest.mark.parametrize("kicks", ["queue", "consumer", "none"])
+def test_a_fetch_that_returns_during_a_stop_is_sent_if_it_was_kicked_and_else_goes_back(
+    tmp_path: Path, kicks: str
+) -> None:
+    @in_a_loop
+    async def test(folder: Path) -> None:
+        async with Receiver() as receiver:
+            store = GatedStore(folder, Fetch)
+            async with pushing(folder, store) as bench:
+                await bench.queue(policy=Policy(kick=kicks == "queue"))
+                await bench.register("billing", receiver.url, kick=kicks == "consumer")
+                id = await bench.publish()
+                await asyncio.to_thread(store.reached.wait, 20)
+                stopping = asyncio.create_task(bench.pusher.stop(10))
+                await asyncio.sleep(0)  # until it waits for what is under way
+                assert not stopping.done()
+                store.opened.set()
+                await stopping
+                assert bench.journey(id) == ("QFK" if kicks == "queue" else "QFQ")
+                assert len(receiver.got) == (1 if kicks == "queue" else 0)
+            async with pushing(folder) as bench:
+                await bench.ended(id, "KS")
+                await receiver.came(1)
+                assert bench.journey(id) == {"queue": "QFK", "consumer": "QFQFK", "none": "QFQFS"}[kicks]
+            assert len(receiver.got) == 1
+
+    test(tmp_path)
+
+
+def test_what_is_not_yet_kicked_when_its_endpoint_stops_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Endpoint._take
+
+    def take_and_stop(self: Endpoint, fetched: list[Held]) -> None:
+        take(self, fetched)
+        self.stop()
+
+    @in_a_loop
+    async def test(folder: Path) -> None:
+        async with Receiver() as receiver, pushing(folder) as bench:
+            monkeypatch.setattr(Endpoint, "_take", take_and_stop)
+            id = await bench.publish()
+            await bench.register("billing", receiver.url, kick=True)
+            await bench.until(lambda: bench.journey(id) == "QFQ")
+            assert receiver.got == []
+
+    test(tmp_path)
+
+
+@in_a_loop
+async def test_what_is_kicked_is_never_sent_later_when_its_broker_stops_before_it_was_sent(
+    folder: Path,
+) -> None:
+    async with Receiver() as receiver:
+        store = GatedStore(folder, Kick)
+        async with pushing(folder, store) as bench:
+            await bench.register("billing", receiver.url, kick=True)
+            id = await bench.publish()
+            await asyncio.to_thread(store.reached.wait, 20)
+            stopping = asyncio.create_task(bench.pusher.stop(0.1))
+            endpoint = bench.pusher._endpoints["billing"]
+            await bench.until(lambda: not endpoint._tasks, "the cancelling")
+            store.opened.set()
+            await stopping
+        async with pushing(folder) as bench:
+            assert bench.journey(id) == "QFK"
+            await bench.ended(await bench.publish(b"next"), "K")
+            await receiver.came(1)
+        assert [got.body for got in receiver.got] == [b"next"]
 
 
 CHILD = """

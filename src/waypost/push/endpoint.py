@@ -9,7 +9,9 @@ Rules
   was over, because this process stood still) is not sent again; its new receipt is the one that is confirmed.
 * Nothing is fetched that cannot be sent at once, so nothing is counted while the breaker is open.
 * A delivery that failed through no fault of its message goes back (released), and is not counted.
-* After `stop` nothing is fetched; what is under way comes to its end, or is cancelled and goes back.
+* After `stop` nothing is fetched; what is under way comes to its end, or is cancelled and goes back. What a fetch brings
+  then goes back too, unless the queue itself kicks: that is K already, and is sent.
+* At most once: a message is K before it is sent. Until the `Kick` is asked for it can go back; after that, never.
 
 All of it runs in the loop's thread.
 """
@@ -17,6 +19,7 @@ All of it runs in the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -26,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..broker import HASH_IN_LOOP_BYTES, Broker, Waiter
-from ..commands import Confirm, Extend, Fetch, Fetched, Release
+from ..commands import Confirm, Extend, Fetch, Fetched, Kick, Release
 from ..consumers import Consumer
 from ..delivery import Outcome
 from ..destinations import Kind
@@ -95,6 +98,8 @@ class Endpoint:
         self._asked = 0
         self._asking = False
         self._waiter: Waiter | None = None
+        #: fetches that the broker will answer
+        self._fetching = 0
         self._pumping = False
         #: what is another's turn goes back; until then nothing is fetched, lest it be the same
         self._leaving = False
@@ -143,10 +148,14 @@ class Endpoint:
 
     async def ended(self) -> None:
         """After `stop`: until nothing is under way."""
-        while self._tasks or self._settling:
+        while not self._rests:
             if self._at_rest is None:
                 self._at_rest = self._loop.create_future()
             await self._at_rest
+
+    @property
+    def _rests(self) -> bool:
+        return not (self._tasks or self._settling or self._fetching)
 
     def cancel(self) -> None:
         """What is under way goes back."""
@@ -232,9 +241,11 @@ class Endpoint:
     def _ask(self, n: int, kicks: bool) -> None:
         self._asking = True
         self._asked += 1
+        self._fetching += 1
         asked, consumer = self._asked, self.consumer
 
         def fetched(result: Any) -> None:
+            self._fetching -= 1
             mine = asked == self._asked
             if mine:
                 self._asking, self._waiter = False, None
@@ -246,6 +257,7 @@ class Endpoint:
                 self._take([Held(message, consumer, kicks) for message in result])
             else:
                 self._release([message.receipt for message in result])
+            self._tell_rest()
 
         command = Fetch(
             queue=consumer.destination,
@@ -262,6 +274,8 @@ class Endpoint:
     def _give_up(self) -> None:
         """Forget the fetch under way."""
         if self._waiter is not None:
+            if self._waiter.timer is not None:  # parked; one that is being served is answered all the same
+                self._fetching -= 1
             self._broker.give_up(self._waiter)
         self._asked += 1
         self._asking, self._waiter = False, None
@@ -357,20 +371,14 @@ class Endpoint:
         return await asyncio.to_thread(signature, self._keys, id, timestamp, body)
 
     async def _kick(self, held: Held) -> bool:
-        """At most once: it is settled before it is sent. Whether it was."""
-        confirm = Confirm(
-            queue=held.consumer.destination,
-            kind=held.consumer.kind,
-            receipts=[held.receipt],
-            reason="kicked",
-        )
-        try:
-            settled = await self._broker.ask(confirm)
-        except Refused:
+        """At most once: it is K before it is sent. Whether it is; else it goes back."""
+        if not self._stopped:
+            with contextlib.suppress(Refused):
+                settled = await self._broker.ask(Kick([held.receipt]))
+                held.kicked = settled[0].state is not None
+        if not held.kicked:
             self._release([held.receipt])
-            return False
-        held.kicked = True
-        return settled[0].state is not None
+        return held.kicked
 
     # ── settle ──────────────────────────────────────────────────────────────────────────────
 
@@ -497,7 +505,7 @@ class Endpoint:
         self._broker.submit(command, done)
 
     def _tell_rest(self) -> None:
-        if self._at_rest is not None and not self._tasks and not self._settling:
+        if self._at_rest is not None and self._rests:
             self._at_rest.set_result(None)
             self._at_rest = None
 
