@@ -980,12 +980,14 @@ class MemoryStore:
             assert job.queue is not None
             return self._backfill(message, job.queue)
         chosen = [slot for slot in message.slots if self._job_takes(job, slot)]
+        done = 0
         for slot in sorted(chosen, key=lambda slot: (slot.queue.number, slot.number)):
             if job.kind in (JobKind.REDRIVE, JobKind.REPLAY):
-                self._redrive(slot, job)
+                done += self._redrive(slot, job)
             else:
                 self._take(slot, Step((C,), _cancel_reason(job.kind, slot.queue.kind), None, slot.tries))
-        return len(chosen)
+                done += 1
+        return done
 
     def _job_takes(self, job: _Job, slot: _Slot) -> bool:
         if job.kind is JobKind.DELETE:
@@ -1000,18 +1002,25 @@ class MemoryStore:
             and not (again and slot.message.body is None)
         )
 
-    def _redrive(self, slot: _Slot, job: _Job) -> None:
-        """Back to Q; or, where the routing function had failed, back to L to be routed again."""
+    def _redrive(self, slot: _Slot, job: _Job) -> bool:
+        """Back to Q; or, where the routing function had failed, back to L to be routed again. Not where the consumer that it
+        is for could never have it."""
         reason = Reason.REPLAYED if job.kind is JobKind.REPLAY else Reason.REDRIVEN
         message = slot.message
         if message.routed:
-            slot.named = job.consumer if job.consumer is not None else slot.named
+            named = job.consumer
+            if named is not None and any(
+                _holds_it_off(other, named) or _waits_for(other, named) for other in _beside(slot)
+            ):
+                return False
+            slot.named = named if named is not None else slot.named
             self._take(slot, Step((Q,), reason))
-            return
+            return True
         self._event(message, slot, E, L, reason=reason, duration_ms=(self._now - slot.since_at) // 1_000)
         message.slots.remove(slot)
         slot.queue.slots.remove(slot)
         self._note_logged(message)
+        return True
 
     def _backfill(self, message: _Message, channel: _Destination) -> int:
         """What a channel that begins in the past gets of a message: nothing twice, and nothing that is still in L, since that
@@ -1371,12 +1380,16 @@ def _is_due(at: int | None, now: int) -> bool:
 
 
 def _may_have(consumer: str, slot: _Slot) -> bool:
-    """Not what is named for another, not what it refused, and never two slots of one message."""
+    """Not what is named for another, not what it refused, and never two slots of one message: where one is named for it,
+    that one."""
     if slot.named is not None and slot.named != consumer:
         return False
     if consumer == ANONYMOUS:
         return True
-    return consumer not in slot.refused and not any(_holds_it_off(other, consumer) for other in _beside(slot))
+    return consumer not in slot.refused and not any(
+        _holds_it_off(other, consumer) or (slot.named is None and _waits_for(other, consumer))
+        for other in _beside(slot)
+    )
 
 
 def _beside(slot: _Slot) -> list[_Slot]:
@@ -1387,6 +1400,10 @@ def _holds_it_off(other: _Slot, consumer: str) -> bool:
     """Whether by this slot its consumer may have no other one of the message there. What waits for a retry is still its
     slot: until somebody else fetches it, a late confirm counts."""
     return consumer in other.refused or (other.consumer == consumer and other.state in (F, R, S, K, I, E))
+
+
+def _waits_for(other: _Slot, consumer: str) -> bool:
+    return other.named == consumer and other.state in OPEN
 
 
 def _heads_its_key(slot: _Slot) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ..commands import JOB_STATES, JobKind, Release, StartJob, Work
-from ..delivery import C, E, Outcome, Q, S, X
+from ..delivery import C, E, I, Outcome, Q, S, X
 from ..filters import Filter
 from ..instants import SECOND
 from .hand import Hand
@@ -111,6 +113,54 @@ class SelectionTests:
         assert other not in broken
         for got in again:
             assert hand.confirm(got).state is S
+
+    def test_of_a_message_with_several_slots_the_consumer_of_a_redrive_gets_one(self, hand: Hand) -> None:
+        hand.declare("a", complete=2)
+        id = hand.publish("a.x").id
+        for consumer in ("ann", "bob"):
+            hand.confirm(hand.one("a", consumer), INVALID)
+        assert hand.job(JobKind.REDRIVE, to="zed", queue="a", states=frozenset({I})).done == 1
+        assert [(found.state, found.named) for found in hand.deliveries(id)] == [(Q, "zed"), (I, None)]
+        hand.confirm(hand.one("a", "zed", n=9))
+        assert hand.redrive(queue="a", states=frozenset({I})).done == 1
+        hand.confirm(hand.one("a", "bob"))
+        assert hand.message_state(id) is X
+
+    @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, INVALID, RETRY, Outcome.NOT_INTERESTED])
+    def test_who_has_or_had_a_slot_of_the_message_gets_no_other_by_a_redrive(
+        self, hand: Hand, outcome: Outcome
+    ) -> None:
+        hand.declare("a", complete=2, retries=9)
+        id = hand.publish("a.x").id
+        hand.confirm(hand.one("a", "ann"), INVALID)
+        zed = hand.one("a", "zed")
+        for _ in range(2):
+            job = hand.job(JobKind.REDRIVE, to="zed", consumer="ann", states=frozenset({I}))
+            assert (job.done, hand.deliveries(id)[0].state) == (0, I)
+            hand.confirm(zed, outcome)
+
+    def test_of_all_consumers_one_that_confirmed_its_slot_gets_no_other(self, hand: Hand) -> None:
+        hand.declare("a", complete="all")
+        for name in ("ann", "bob"):
+            hand.register(name, queue="a")
+        id = hand.publish("a.x").id
+        hand.confirm(hand.one("a", "bob"), INVALID)
+        assert hand.job(JobKind.REDRIVE, to="ann", states=frozenset({I})).done == 0
+        hand.confirm(hand.one("a", "ann"))
+        assert hand.job(JobKind.REDRIVE, to="ann", states=frozenset({I})).done == 0
+        assert hand.states(id) == "a:S a:I"
+
+    def test_whom_a_slot_waits_for_takes_that_one_and_not_its_siblings(self, hand: Hand) -> None:
+        hand.declare("a", complete=2)
+        id = hand.publish("a.x").id
+        early = hand.one("a", "ann")
+        hand.confirm(hand.one("a", "bob"), INVALID)
+        hand.do(Release([early.receipt]))
+        assert hand.job(JobKind.REDRIVE, to="zed", states=frozenset({I})).done == 1
+        hand.confirm(hand.one("a", "zed", n=9))
+        assert hand.states(id) == "a:Q a:S"
+        hand.confirm(hand.one("a", "ann"))
+        assert hand.message_state(id) is X
 
     def test_a_replay_takes_what_was_confirmed_too_in_the_original_order(self, hand: Hand) -> None:
         ids = [hand.publish("a.x", body=bytes([n])).id for n in range(4)]

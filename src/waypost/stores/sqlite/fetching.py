@@ -216,7 +216,7 @@ class Fetching:
         passed = bytes = 0
         place = queue.marks.get(consumer, (0, 0, 0)) if command.topic is None else (0, 0, 0)
         while len(fetched) < command.n and passed < TOPIC_SCAN:
-            row = self._db.execute(_NEXT, (queue.number, *place)).get
+            row, own = self._db.execute(_NEXT, (queue.number, *place)).get, None
             if queue.named:
                 own = self._db.execute(_NEXT_NAMED, (queue.number, consumer, *place)).get
                 row = own if row is None or (own is not None and own[:3] < row[:3]) else row
@@ -224,7 +224,7 @@ class Fetching:
                 break
             priority, sequence, number, *columns = row
             message = self._message(sequence, columns)
-            if not self._suits(message, sequence, number, queue, command, consumer):
+            if not self._suits(message, sequence, number, queue, command, consumer, row is own):
                 passed += command.topic is not None
             else:
                 bytes += message.size
@@ -250,6 +250,7 @@ class Fetching:
         queue: Destination,
         command: Fetch,
         consumer: int,
+        named: bool,
     ) -> bool:
         if command.topic is not None and not any_topic_matches(command.topic, message.envelope.topics):
             return False
@@ -265,12 +266,7 @@ class Fetching:
             return False
         if not queue.slotted:
             return True
-        has_another = self._db.execute(
-            "select 1 from deliveries where sequence = ? and destination = ? and slot <> ? and consumer = ?"
-            " and state in (4, 5, 6, 7, 8, 9) limit 1",
-            (sequence, queue.number, number, consumer),
-        ).get
-        return has_another is None
+        return not self._ledger.has_another(sequence, queue.number, number, consumer, awaited=not named)
 
     def _hand_out(self, slot: Slot, message: Message, command: Fetch, consumer: int) -> Fetched:
         queue, ledger = slot.queue, self._ledger

@@ -118,9 +118,21 @@ class Jobs:
             self._ledger.unroute(slot, reason)
             return True
         if consumer is not None:
-            slot.named = self._names.party(consumer)
+            party = self._names.party(consumer)
+            if not self._could_have(slot, party):
+                return False
+            slot.named = party
         self._ledger.take(slot, Step((Q,), reason))
         return True
+
+    def _could_have(self, slot: Slot, consumer: int) -> bool:
+        """Nobody gets two slots of a message, nor one of what it refused."""
+        place = (slot.sequence, slot.queue.number, slot.number)
+        refused = self._db.execute(
+            "select 1 from refusals where sequence = ? and destination = ? and slot <> ? and consumer = ?",
+            (*place, consumer),
+        ).get
+        return refused is None and not self._ledger.has_another(*place, consumer, awaited=True)
 
     def _fill(self, channel: Destination, after: int, until: int, limit: int) -> tuple[int, int]:
         """What a channel that begins in the past gets of older messages: nothing twice, and nothing that is still in L, since

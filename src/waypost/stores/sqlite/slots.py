@@ -346,6 +346,18 @@ class Ledger:
             self.lower_marks(queue, (slot.place[0], slot.sequence, 0))
         self.roused.add(queue)
 
+    def has_another(
+        self, sequence: int, destination: int, number: int, consumer: int, *, awaited: bool
+    ) -> bool:
+        """Whether a consumer has or had another slot of the message there; `awaited`: or one is named for it. What waits for a
+        retry is still its slot: until somebody else fetches it, a late confirm counts."""
+        found = self._db.execute(
+            "select 1 from deliveries where sequence = ?1 and destination = ?2 and slot <> ?3 and"
+            " ((consumer = ?4 and state in (4, 5, 6, 7, 8, 9)) or (?5 and named = ?4 and state in (3, 4, 7))) limit 1",
+            (sequence, destination, number, consumer, awaited),
+        ).get
+        return found is not None
+
     def lower_marks(self, queue: Destination, place: tuple[int, int, int]) -> None:
         for consumer, mark in queue.marks.items():
             if place < mark:
