@@ -20,6 +20,7 @@ from waypost.push import endpoint
 from waypost.push.answers import LONGEST_REASON
 from waypost.push.breaker import Position
 from waypost.push.sending import ANSWER_BYTES
+from waypost.store import Store
 from waypost.stores.sqlite import SqliteStore
 from waypost.testing import MovableClock
 
@@ -208,6 +209,11 @@ async def test_a_redirect_is_not_followed(folder: Path) -> None:
         assert bench.reasons(id)[-1] == "307: redirects are not followed"
 
 
+def is_paused(store: Store) -> bool:
+    info = store.consumer("billing")
+    return info is not None and info.consumer.paused
+
+
 @in_a_loop
 async def test_410_pauses_the_consumer_for_good_and_keeps_the_message(folder: Path) -> None:
     async with Receiver(lambda got: web.Response(status=410)) as receiver:
@@ -215,9 +221,7 @@ async def test_410_pauses_the_consumer_for_good_and_keeps_the_message(folder: Pa
             await bench.register("billing", receiver.url, concurrency=3)
             ids = [await bench.publish() for _ in range(10)]
             await bench.until(lambda: bench.counts() == {"Q": 10} and bench.figures("billing").in_flight == 0)
-            info = bench.store.consumer("billing")
-            assert info is not None
-            assert info.consumer.paused
+            await bench.until(lambda: is_paused(bench.store), "the pause")
             assert len(receiver.got) <= 3
         # A restart changes nothing; declared again, it goes on.
         so_far = len(receiver.got)

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from tests.push.harness import SECRET, Got, Receiver, in_a_loop, pushing, seconds
-from waypost.commands import Command, Fetch, Kick
+from waypost.commands import Command, DeclareConsumer, Fetch, Kick
 from waypost.policy import Policy
 from waypost.push.breaker import Position
 from waypost.push.endpoint import Endpoint, Held
@@ -271,13 +271,13 @@ class GatedStore(SqliteStore):
 
     threaded = True
 
-    def __init__(self, folder: Path, kind: type[Fetch] | type[Kick]) -> None:
+    def __init__(self, folder: Path, kind: type[Command] | None = None) -> None:
         super().__init__(folder / "waypost.db")
-        self._kind = kind
+        self.kind = kind
         self.reached, self.opened = threading.Event(), threading.Event()
 
     def apply(self, commands: Sequence[Command]) -> Applied:
-        if any(isinstance(command, self._kind) for command in commands):
+        if any(type(command) is self.kind for command in commands):
             self.reached.set()
             assert self.opened.wait(20)
         return super().apply(commands)
@@ -353,6 +353,50 @@ async def test_what_is_kicked_is_never_sent_later_when_its_broker_stops_before_i
             await bench.ended(await bench.publish(b"next"), "K")
             await receiver.came(1)
         assert [got.body for got in receiver.got] == [b"next"]
+
+
+@in_a_loop
+async def test_410_does_not_undo_a_declaration_that_is_just_being_committed(folder: Path) -> None:
+    go = asyncio.Event()
+
+    async def answer(got: Got) -> web.StreamResponse:
+        await go.wait()
+        return web.Response(status=410 if got.attempt == 1 else 200)
+
+    store = GatedStore(folder)
+    async with Receiver(answer) as receiver, pushing(folder, store) as bench:
+        await bench.register("billing", receiver.url)
+        id = await bench.publish()
+        await receiver.came(1)
+        store.kind = DeclareConsumer
+        declaring = asyncio.create_task(bench.register("billing", receiver.url, concurrency=7))
+        await asyncio.to_thread(store.reached.wait, 20)
+        go.set()
+        await bench.until(lambda: bench.figures("billing").failed == 1)
+        store.opened.set()
+        await declaring
+        await bench.ended(id)
+        info = store.consumer("billing")
+        assert info is not None
+        assert (info.consumer.concurrency, info.consumer.paused) == (7, False)
+
+
+@in_a_loop
+async def test_410_to_a_request_of_before_does_not_pause_who_was_declared_again(folder: Path) -> None:
+    go = asyncio.Event()
+
+    async def answer(got: Got) -> web.StreamResponse:
+        await go.wait()
+        return web.Response(status=410 if got.attempt == 1 else 200)
+
+    async with Receiver(answer) as receiver, pushing(folder) as bench:
+        await bench.register("billing", receiver.url)
+        id = await bench.publish()
+        await receiver.came(1)
+        await bench.register("billing", receiver.url)
+        go.set()
+        await bench.ended(id)
+        assert bench.journey(id) == "QFQFS"
 
 
 CHILD = """

@@ -455,7 +455,8 @@ class Endpoint:
             return self._outage(id, verdict, now)
         self._give_up()
         if verdict.health is Health.GONE:
-            if not self.consumer.paused:
+            # One that was declared again meanwhile, or is paused by now, is another object.
+            if held.consumer is self.consumer:
                 log.warning("consumer %s: its receiver answered 410, so it is paused", self.name)
                 self._on_gone(self)
                 self.consumer = msgspec.structs.replace(self.consumer, paused=True)

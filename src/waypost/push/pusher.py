@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 STOP_SECONDS = 8.0
 #: for the commits of what was cancelled at the end
 LAST_SECONDS = 2.0
+#: between two looks whether nothing is under way to the store
+IDLE_SECONDS = 0.01
 
 
 class Pusher:
@@ -120,19 +122,35 @@ class Pusher:
         ending.add_done_callback(lambda _: self._leaving.pop(endpoint))
 
     def _gone(self, endpoint: Endpoint) -> None:
-        """Its receiver wants nothing any more: paused, until somebody declares it again."""
+        """Its receiver wants nothing any more: paused, until somebody declares it again.
+
+        A declaration that is just being committed must not be undone. So the pause is asked for while nothing is under way to
+        the store: then what is registered is what was looked at, and a declaration that comes later is applied later. Until
+        then the endpoint rests anyway; if the broker ends before, the next 410 does it.
+        """
         name, consumer = endpoint.name, endpoint.consumer
         paused = DeclareConsumer(name, msgspec.structs.replace(consumer, paused=True))
+        loop = asyncio.get_running_loop()
+
+        def pause() -> None:
+            if not self._broker.committer.idle:
+                loop.call_later(IDLE_SECONDS, again)
+                return
+            info = self._broker.store.consumer(name)
+            if info is not None and info.consumer == consumer:
+                self._broker.submit(paused, done)
+
+        def again() -> None:
+            if not self._stopped:
+                pause()
 
         def done(result: Any) -> None:
             if isinstance(result, Busy):
-                asyncio.get_running_loop().call_later(BUSY_SECONDS, self._broker.submit, paused, done)
+                loop.call_later(BUSY_SECONDS, again)
             elif not isinstance(result, Refused):
                 self.changed(name)
 
-        info = self._broker.store.consumer(name)
-        if info is not None and info.consumer == consumer:
-            self._broker.submit(paused, done)
+        pause()
 
     def _leave_crew(self, endpoint: Endpoint) -> None:
         endpoint.crew.members.remove(endpoint)
