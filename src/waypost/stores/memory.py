@@ -226,6 +226,8 @@ class _Slot:
     tries: int = 0
     consumer: str | None = None
     reason: str | None = None
+    #: whom routing named it for; a redrive may name another
+    routed: str | None = None
     #: the offset of its last redrive
     redriven: int = 0
     #: consumers that said not-interested
@@ -645,6 +647,7 @@ class MemoryStore:
         delayed = reason is None and message.due_at is not None and message.due_at > self._now
         due_at = message.due_at if delayed else None
         slot = _Slot(message, queue, number, Q, self._now, due_at, expires_at, named, kick, reason=reason)
+        slot.routed = named
         message.slots.append(slot)
         queue.slots.append(slot)
         self._event(message, slot, L, Q, reason=reason, duration_ms=duration_ms)
@@ -1008,12 +1011,12 @@ class MemoryStore:
         reason = Reason.REPLAYED if job.kind is JobKind.REPLAY else Reason.REDRIVEN
         message = slot.message
         if message.routed:
-            named = job.consumer
+            named = slot.routed if job.consumer is None else job.consumer
             if named is not None and any(
                 _holds_it_off(other, named) or _waits_for(other, named) for other in _beside(slot)
             ):
                 return False
-            slot.named = named if named is not None else slot.named
+            slot.named = named
             self._take(slot, Step((Q,), reason))
             return True
         self._event(message, slot, E, L, reason=reason, duration_ms=(self._now - slot.since_at) // 1_000)

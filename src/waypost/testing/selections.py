@@ -150,6 +150,36 @@ class SelectionTests:
         assert hand.job(JobKind.REDRIVE, to="ann", states=frozenset({I})).done == 0
         assert hand.states(id) == "a:S a:I"
 
+    def test_a_later_redrive_without_a_consumer_is_for_whom_the_routing_said(self, hand: Hand) -> None:
+        hand.declare("a")
+        hand.declare("b", complete="all")
+        hand.register("ann", queue="b")
+        free, anns = hand.publish("a.x").id, hand.publish("b.x").id
+        hand.confirm(hand.one("a", "bob"), INVALID)
+        hand.confirm(hand.one("b", "ann"), INVALID, queue="b")
+        dead = frozenset({I})
+        for _ in range(2):
+            assert hand.job(JobKind.REDRIVE, to="zed", states=dead).done == 2
+            assert (hand.fetch("a", "bob"), hand.fetch("b", "ann")) == ([], [])
+            for queue in ("a", "b"):
+                hand.confirm(hand.one(queue, "zed"), INVALID, queue=queue)
+        assert hand.redrive(states=dead).done == 2
+        assert [hand.deliveries(id)[0].named for id in (free, anns)] == [None, "ann"]
+        assert hand.fetch("b", "zed") == []
+        assert (hand.one("a", "bob").id, hand.one("b", "ann").id) == (free, anns)
+
+    def test_two_slots_are_never_named_for_one_consumer(self, hand: Hand) -> None:
+        hand.declare("a", complete="all")
+        for name in ("ann", "bob"):
+            hand.register(name, queue="a")
+        id = hand.publish("a.x").id
+        hand.confirm(hand.one("a", "ann"), INVALID)
+        assert hand.job(JobKind.CANCEL, consumer="bob", states=frozenset({Q})).done == 1
+        assert hand.job(JobKind.REDRIVE, to="bob", states=frozenset({I})).done == 1
+        assert hand.redrive(states=frozenset({C})).done == 0, "what is bob's would be his second"
+        hand.confirm(hand.one("a", "bob"))
+        assert hand.states(id) == "a:S a:C"
+
     def test_whom_a_slot_waits_for_takes_that_one_and_not_its_siblings(self, hand: Hand) -> None:
         hand.declare("a", complete=2)
         id = hand.publish("a.x").id

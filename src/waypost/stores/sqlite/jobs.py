@@ -117,11 +117,10 @@ class Jobs:
         if slot.route is None:
             self._ledger.unroute(slot, reason)
             return True
-        if consumer is not None:
-            party = self._names.party(consumer)
-            if not self._could_have(slot, party):
-                return False
-            slot.named = party
+        named = slot.routed if consumer is None else self._names.party(consumer)
+        if named is not None and not self._could_have(slot, named):
+            return False
+        slot.named = named
         self._ledger.take(slot, Step((Q,), reason))
         return True
 

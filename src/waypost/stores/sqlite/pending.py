@@ -72,7 +72,7 @@ class Pending:
         if self.fetches:
             db.executemany(INSERT_FETCH, self.fetches)
             db.executemany(
-                "insert into deliveries values (?,?,?,4,1,1,?,null,?,?,?,null,null,null,null)",
+                "insert into deliveries values (?,?,?,4,1,1,?,null,?,?,?,null,null,null,null,null)",
                 self.deliveries,
             )
             db.executemany(

@@ -485,6 +485,7 @@ class Publishing:
                         due_at=now + command.delay_us if command.delay_us else None,
                         expires_at=None if ttl_us is None else now + ttl_us,
                         named=None if named is None else self._names.party(named),
+                        routed=None if named is None else self._names.party(named),
                         known=bool(command.delay_us) or ttl_us is not None or named is not None,
                         created_at=now,
                         key=key,

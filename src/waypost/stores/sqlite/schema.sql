@@ -93,6 +93,7 @@ create table deliveries (
     expires_at  integer,
     named       integer,              -- the only consumer that may fetch it
     kick        integer,              -- 1: handed out and not waited for
+    routed      integer,              -- whom routing named it for; a redrive may name another
     redriven    integer,              -- the offset of its last redrive
     primary key (sequence, destination, slot)
 ) without rowid;

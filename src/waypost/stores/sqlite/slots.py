@@ -38,6 +38,8 @@ class Slot:
     named: int | None = None
     #: handed out and not waited for, whatever the policy says
     kick: bool = False
+    #: whom routing named it for; a redrive may name another
+    routed: int | None = None
     #: the offset of its last redrive
     redriven: int | None = None
     #: it has a row of its own
@@ -76,14 +78,15 @@ class Ledger:
             "select at, key, priority, size, route from messages where sequence = ?", (sequence,)
         ).get
         row = self._db.execute(
-            "select state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick, redriven"
+            "select state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick, routed, redriven"
             " from deliveries where sequence = ? and destination = ? and slot = ?",
             (sequence, destination, number),
         ).get
         known = row is not None
         # fmt: off
-        (state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick, redriven) = (
-            row or (Q, 0, 0, None, None, at, 0, None, None, None, None, None)
+        (state, attempt, tries, consumer, reason, since_at, last, due_at, expires_at, named, kick, routed,
+         redriven) = (
+            row or (Q, 0, 0, None, None, at, 0, None, None, None, None, None, None)
         )
         # fmt: on
         return Slot(
@@ -101,6 +104,7 @@ class Ledger:
             expires_at=expires_at,
             named=named,
             kick=bool(kick),
+            routed=routed,
             redriven=redriven,
             known=known,
             created_at=at,
@@ -232,7 +236,7 @@ class Ledger:
 
     def _save(self, slot: Slot) -> None:
         self._db.execute(
-            "insert or replace into deliveries values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert or replace into deliveries values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 slot.sequence,
                 slot.queue.number,
@@ -248,6 +252,7 @@ class Ledger:
                 slot.expires_at,
                 slot.named,
                 slot.kick or None,
+                slot.routed,
                 slot.redriven,
             ),
         )
@@ -471,7 +476,7 @@ class Ledger:
     def save_own(self, sequence: int, state: State | int, last: int) -> None:
         """The message's own row: how it ended without a queue slot, and where its own steps end."""
         self._db.execute(
-            "insert or replace into deliveries values (?, 0, 0, ?, 0, 0, null, null, ?, ?, null, null, null, null, null)",
+            "insert or replace into deliveries values (?, 0, 0, ?, 0, 0, null, null, ?, ?, null, null, null, null, null, null)",
             (sequence, state, self.now, last),
         )
 
@@ -535,6 +540,7 @@ class Ledger:
             due_at=due_at,
             expires_at=expires_at,
             named=named,
+            routed=named,
             kick=kick,
             known=True,
             created_at=at,

@@ -4,6 +4,7 @@ alter table destinations add column topics text;
 alter table destinations add column start integer;
 alter table deliveries add column named integer;
 alter table deliveries add column kick integer;
+alter table deliveries add column routed integer;
 alter table deliveries add column redriven integer;
 alter table idempotency add column same_as text;
 alter table jobs add column consumer text;
