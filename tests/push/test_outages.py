@@ -399,6 +399,45 @@ async def test_410_to_a_request_of_before_does_not_pause_who_was_declared_again(
         assert bench.journey(id) == "QFQFS"
 
 
+LOADING = """
+import asyncio, sys, threading
+from pathlib import Path
+from waypost.broker import Broker
+from waypost.commands import DeclareConsumer, DeclareQueue
+from waypost.consumers import Consumer
+from waypost.policy import Policy
+from waypost.push import Pusher
+from waypost.stores.memory import MemoryStore
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "aiohttp":
+            print(threading.current_thread() is threading.main_thread())
+
+async def main() -> None:
+    broker = Broker(MemoryStore(), on_broken=print)
+    pusher = Pusher(broker)
+    pusher.start()
+    assert "aiohttp" not in sys.modules
+    sys.meta_path.insert(0, Watch())
+    await broker.ask(DeclareQueue("orders", Policy()))
+    for name in ("a", "b"):
+        await broker.ask(DeclareConsumer(name, Consumer(url="http://192.0.2.1/", queue="orders")))
+        pusher.changed(name)
+    while set(pusher.all_figures()) != {"a", "b"}:
+        await asyncio.sleep(0.01)
+    await pusher.stop()
+    await broker.close()
+
+asyncio.run(main())
+"""
+
+
+def test_aiohttp_is_loaded_for_the_first_consumer_and_not_in_the_loop() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
+
 CHILD = """
 import asyncio, sys
 from pathlib import Path

@@ -4,13 +4,16 @@
     stop  ── fetch no more ──▶ what is under way ends, or after some seconds goes back
 
 The owner of a `Pusher` calls `changed` when the command is committed, and `stop` before it closes the broker. Without
-consumers that are pushed to this costs nothing: aiohttp is loaded for the first of them.
+consumers that are pushed to this costs nothing: aiohttp is loaded for the first of them, in a thread, and those declared
+meanwhile begin when it is there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,6 +32,8 @@ from .figures import Figures
 if TYPE_CHECKING:
     from .sending import Lookup, Sender
 
+#: what imports aiohttp
+SENDING = "waypost.push.sending"
 STOP_SECONDS = 8.0
 #: for the commits of what was cancelled at the end
 LAST_SECONDS = 2.0
@@ -49,6 +54,8 @@ class Pusher:
         self._broker, self._allow, self._lookup = broker, tuple(allow), lookup
         self._tripping = tripping or Tripping()
         self._sender: Sender | None = None
+        #: the consumers to look at when aiohttp is loaded
+        self._loading: set[str] = set()
         self._endpoints: dict[str, Endpoint] = {}
         self._crews: dict[tuple[Kind, str], Crew] = {}
         #: stopped, until nothing of theirs is under way
@@ -81,10 +88,13 @@ class Pusher:
             if endpoint is not None:
                 self._leave(name, endpoint)
             return
+        if self._sender is None and not self._have_sender(name):
+            return
         crew = self._crew(consumer)
         if endpoint is None:
+            assert self._sender is not None
             endpoint = self._endpoints[name] = Endpoint(
-                name, consumer, self._broker, self._have_sender(), self._tripping, crew, self._gone
+                name, consumer, self._broker, self._sender, self._tripping, crew, self._gone
             )
             crew.members.append(endpoint)
             endpoint.start()
@@ -160,9 +170,24 @@ class Pusher:
     def _crew(self, consumer: Consumer) -> Crew:
         return self._crews.setdefault((consumer.kind, consumer.destination), Crew())
 
-    def _have_sender(self) -> Sender:
-        if self._sender is None:
-            from .sending import Sender, system_lookup
+    def _have_sender(self, name: str) -> bool:
+        """Whether it is there; else the consumer is looked at again when it is. Importing aiohttp takes a fifth of a second."""
+        if not self._loading and SENDING in sys.modules:  # where it stands as soon as its import begins
+            self._make_sender()
+            return True
+        if not self._loading:
+            loading = asyncio.get_running_loop().run_in_executor(None, import_module, SENDING)
+            loading.add_done_callback(self._loaded)
+        self._loading.add(name)
+        return False
 
-            self._sender = Sender(self._allow, self._lookup or system_lookup)
-        return self._sender
+    def _loaded(self, loading: asyncio.Future[Any]) -> None:
+        names, self._loading = sorted(self._loading), set()
+        loading.result()
+        for name in names:
+            self.changed(name)
+
+    def _make_sender(self) -> None:
+        from .sending import Sender, system_lookup
+
+        self._sender = Sender(self._allow, self._lookup or system_lookup)
