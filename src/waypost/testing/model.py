@@ -7,7 +7,8 @@ step the same answers, log, queues, messages and listings.
 
     TestMyStore = machine(Home).TestCase
 
-Restarts and crashes are steps like any other: nothing that was answered may be missing afterwards.
+Restarts and crashes are steps like any other: nothing that was answered may be missing afterwards. What both could get wrong
+alike is watched beside (`watching`).
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ from ..store import Applied, Store
 from ..stores.memory import MemoryStore
 from .clock import MovableClock, seeded_entropy
 from .hand import audit, listing, publish
+from .watching import LatestOnly, check_quorum
 
 #: every test run: always the same walks, some seconds. 40 x 50 steps.
 QUICK = settings(
@@ -135,7 +137,7 @@ policies = st.builds(
     retries=st.integers(1, 2),
     complete=st.sampled_from(["any", "any", "any", "any", 0, 1, 2, 3, "per_topic", "all"]),
     order=st.sampled_from(["fifo", "fifo", "key"]),
-    latest_only=rarely(st.just(True), False),
+    latest_only=st.sampled_from([False, False, False, True]),
     kick=rarely(st.just(True), False),
     ttl_us=rarely(spans),
     backoff_base_us=st.just(SECOND),
@@ -235,7 +237,8 @@ class Walk(RuleBasedStateMachine):
         #: receipts and ids ever seen, oldest first
         self.receipts: list[tuple[str, Kind, str]] = []
         self.ids: list[str] = ["m-1", ALIKE]
-        self.seen = 0
+        self.seen = self.watched = 0
+        self.latest_only = LatestOnly()
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────
 
@@ -376,6 +379,64 @@ class Walk(RuleBasedStateMachine):
             self.clock.move(seconds)
             self.run(Tick())
 
+    @rule(
+        command=publishes,
+        complete=st.sampled_from([None, 2, 2, 3]),
+        first=st.lists(st.sampled_from(CONSUMERS[1:]), min_size=1, max_size=3),
+        then=st.lists(st.sampled_from(CONSUMERS[1:]), min_size=1, max_size=2),
+        data=st.data(),
+    )
+    def confirm_late(
+        self,
+        command: Publish,
+        complete: int | None,
+        first: list[str],
+        then: list[str],
+        data: st.DataObject,
+    ) -> None:
+        """Short leases end; some fetch again; then receipts old and new are confirmed, in any order."""
+        if complete is not None:
+            self.run(DeclareQueue("a", Policy(complete=complete, retries=5)))
+        self.run(self.about_a_thing(command, "a"))
+        receipts = self.fetch_each(first, SECOND)
+        self.clock.move(2)
+        self.run(Tick())
+        receipts += self.fetch_each(then, 60 * SECOND)
+        for receipt in data.draw(st.permutations(receipts[-6:])):
+            self.run(Confirm(queue="a", receipts=[receipt]))
+
+    def fetch_each(self, consumers: list[str], lease_us: int) -> list[str]:
+        receipts = []
+        for consumer in consumers:
+            (fetched,) = self.run(Fetch(queue="a", consumer=consumer, n=2, lease_us=lease_us))
+            if isinstance(fetched, list):
+                receipts += [one.receipt for one in fetched]
+        return receipts
+
+    @rule(
+        command=publishes,
+        declare=st.booleans(),
+        way=st.sampled_from([Outcome.RETRY, Outcome.NOT_INTERESTED, "lease", "release"]),
+    )
+    def overtake(self, command: Publish, declare: bool, way: str) -> None:
+        """While one is out, a newer one of its thing comes and goes."""
+        if declare:
+            self.run(DeclareQueue("a", Policy(latest_only=True, retries=3)))
+        self.run(self.about_a_thing(command, "a"))
+        (fetched,) = self.run(Fetch(queue="a", consumer="ann", n=2, lease_us=SECOND))
+        command.force = True
+        self.run(self.about_a_thing(command, "a"))
+        self.consume(Fetch(queue="a", consumer="bob", n=9), Outcome.SUCCESS, None)
+        receipts = [one.receipt for one in fetched] if isinstance(fetched, list) else []
+        if way == "lease":
+            self.clock.move(2)
+            self.run(Tick())
+        elif way == "release":
+            self.run(Release(receipts))
+        else:
+            self.run(Confirm(queue="a", receipts=receipts, outcome=Outcome(way), delay_us=0))
+        self.consume(Fetch(queue="a", consumer="cem", n=9), Outcome.SUCCESS, None)
+
     @rule(command=fetches)
     def give_up(self, command: Fetch) -> None:
         """As often as the policy allows: dead letters."""
@@ -456,6 +517,8 @@ class Walk(RuleBasedStateMachine):
                     break
             else:
                 raise AssertionError("reaping never ends")
+        kept = {one.sequence for one in listing(self.store, Filter())}
+        self.latest_only.forgotten(self.latest_only.newest() - kept)
         self.compare()
 
     @rule(data=st.data())
@@ -606,7 +669,11 @@ class Walk(RuleBasedStateMachine):
             event(f"{type(command).__name__}: {_kind_of(command, result)}")
             if isinstance(command, Fetch) and not isinstance(result, Refused):
                 self.receipts += [(command.queue, command.kind, fetched.receipt) for fetched in result]
+        self.latest_only.changed([place for command in commands for place in _policy_of(command)])
         self.compare()
+        told = [(info.name, Kind.QUEUE) for info in self.store.queues() if info.policy.latest_only]
+        told += [(info.name, Kind.CHANNEL) for info in self.store.channels() if info.policy.latest_only]
+        self.latest_only.stands(told, self.store.bounds()[1])
         return expected.results
 
     # ── comparing ───────────────────────────────────────────────────────────────────────────
@@ -628,7 +695,8 @@ class Walk(RuleBasedStateMachine):
         lo = max(self.seen + 1, oldest)
         fresh = self.model.events(lo, head) if lo <= head else []
         same("events", self.store.events(lo, head) if lo <= head else [], fresh)
-        self.seen = head
+        self.latest_only.watch(one for one in fresh if one.offset > self.watched)
+        self.seen = self.watched = head
         self.compare_messages(dict.fromkeys(one.message_id for one in fresh))
         same("queues", self.store.queues(), self.model.queues())
         same("channels", self.store.channels(), self.model.channels())
@@ -643,7 +711,10 @@ class Walk(RuleBasedStateMachine):
         for id in list(ids):
             if id not in self.ids:
                 self.ids.append(id)
-            same(f"message({id})", self.store.message(id), self.model.message(id))
+            message = self.store.message(id)
+            same(f"message({id})", message, self.model.message(id))
+            if message is not None:
+                check_quorum(message)
             same(f"body({id})", body_of(self.store, id), body_of(self.model, id))
 
     def compare_everything(self) -> None:
@@ -709,6 +780,15 @@ def _staged(command: Command, store: Store) -> Command:
         if isinstance(message.body, bytes) and len(message.body) > store.inline_bytes:
             message.body = store.stage(message.body)
     return command
+
+
+def _policy_of(command: Command) -> list[tuple[str, Kind]]:
+    """Whose policy it may change."""
+    if isinstance(command, DeclareQueue | DeleteQueue):
+        return [(command.name, Kind.QUEUE)]
+    if isinstance(command, DeclareChannel | DeleteChannel):
+        return [(command.name, Kind.CHANNEL)]
+    return []
 
 
 def shown(results: list[Any], store: Store) -> list[Any]:
