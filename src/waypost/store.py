@@ -186,6 +186,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     head: int
     #: bytes on disk, 0 where there is none
     disk_bytes: int
+    #: messages in L, for which nobody has decided yet
+    undecided: int
 
 
 class Store(Protocol):

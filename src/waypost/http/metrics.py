@@ -127,6 +127,7 @@ class Metrics(Collector):
             "waypost_log_oldest", "the event log's first offset that is kept", stats.oldest
         )
         yield GaugeMetricFamily("waypost_store_bytes", "what the store takes on disk", stats.disk_bytes)
+        yield GaugeMetricFamily("waypost_undecided", "messages in L, not routed yet", stats.undecided)
         refused = self._broker.store.refusal() is not None
         yield GaugeMetricFamily(
             "waypost_store_refusing", "1 while publishes are refused for lack of space", refused

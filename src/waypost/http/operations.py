@@ -83,6 +83,7 @@ def rows(
             "uptimeSeconds": round(loop.time() - started, 3),
             "log": {"oldest": store.oldest, "head": store.head},
             "diskBytes": store.disk_bytes,
+            "undecided": store.undecided,
             "queues": _together(broker.store.queues(), RESTING),
             "channels": _together(offered(broker.store.channels), RESTING_IN_CHANNELS),
             "unchanged": {

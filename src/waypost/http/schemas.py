@@ -447,7 +447,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Stats": {
         "type": "object",
-        "required": ["version", "uptimeSeconds", "log", "diskBytes", "queues", "commits", "http"],
+        "required": ["version", "uptimeSeconds", "log", "diskBytes", "undecided", "queues", "commits", "http"],
     },
     "Health": {"type": "object", "required": ["status"], "properties": {"status": TEXT}},
 }

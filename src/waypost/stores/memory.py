@@ -1372,7 +1372,8 @@ class MemoryStore:
         return None if job is None else _job_info(job)
 
     def stats(self) -> Stats:
-        return Stats(oldest=self._oldest, head=len(self._log), disk_bytes=0)
+        undecided = sum(message.state is L for message in self._messages.values())
+        return Stats(oldest=self._oldest, head=len(self._log), disk_bytes=0, undecided=undecided)
 
     def close(self) -> None:
         """Nothing to close."""

@@ -595,7 +595,8 @@ class SqliteStore:
             path.stat().st_size for path in self.path.parent.glob(self.path.name + "*") if path.is_file()
         ]
         sizes.append(self._read_db.execute(_BODY_BYTES).get or 0)
-        return Stats(oldest=oldest, head=head, disk_bytes=sum(sizes))
+        undecided = sum(self._names.logged.values())
+        return Stats(oldest=oldest, head=head, disk_bytes=sum(sizes), undecided=undecided)
 
     def close(self) -> None:
         if self._closed:
