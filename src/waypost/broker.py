@@ -39,7 +39,7 @@ from .commands import (
     Work,
 )
 from .committer import Committer, Done
-from .delivery import Outcome, Reason
+from .delivery import Outcome, Reason, State
 from .destinations import Kind
 from .errors import (
     Busy,
@@ -67,6 +67,8 @@ HASH_IN_LOOP_BYTES = 64 << 10
 MAX_STAGING_BYTES = 256 << 20
 #: how many events one read of the log brings
 LOG_CHUNK = 500
+#: deliveries that one look of a count brings
+COUNTED_AT_ONCE = 1_000
 
 
 #: a queue or channel
@@ -361,30 +363,27 @@ class Broker:
 
     # ── work on many, and the log ───────────────────────────────────────────────────────────
 
-    async def start_job(
-        self,
-        kind: JobKind,
-        filter: Filter,
-        *,
-        dry_run: bool = False,
-        consumer: str | None = None,
-        rate: float | None = None,
-    ) -> tuple[Job | None, int]:
-        """(the accepted job, how many deliveries match now). `consumer`: the only one to have them again."""
-        wanted = filter.states if filter.states is not None else JOB_DEFAULTS[kind]
-        chosen = msgspec.structs.replace(filter, states=frozenset(wanted & JOB_STATES[kind]))
-        matched, after = 0, 0
-        while True:
-            found, following = self.store.find(chosen, after, 1_000)
-            matched += len(found)
-            if following is None:
-                break
-            after = following
+    async def count(self, kind: JobKind, filter: Filter) -> dict[State, int]:
+        """How many deliveries a job would take now, by state."""
+        chosen = _chosen(kind, filter)
+        states: dict[State, int] = {}
+        after: int | None = 0
+        while after is not None:
+            found, after = self.store.find(chosen, after, COUNTED_AT_ONCE)
+            for delivery in found:
+                states[delivery.state] = states.get(delivery.state, 0) + 1
             await asyncio.sleep(0)
-        if dry_run:
-            return None, matched
-        start = StartJob(kind=kind, filter=chosen, matched=matched, consumer=consumer, rate=rate)
-        return await self.ask(start), matched
+        return states
+
+    async def start_job(
+        self, kind: JobKind, filter: Filter, *, consumer: str | None = None, rate: float | None = None
+    ) -> Job:
+        """`consumer`: the only one to have them again."""
+        matched = sum((await self.count(kind, filter)).values())
+        job: Job = await self.ask(
+            StartJob(kind=kind, filter=_chosen(kind, filter), matched=matched, consumer=consumer, rate=rate)
+        )
+        return job
 
     async def read(self, lo: int, hi: int) -> AsyncGenerator[list[Event], None]:
         """The events lo … hi, in chunks, letting others run in between."""
@@ -500,6 +499,12 @@ class Broker:
 
 def _ignore(result: Any) -> None:
     pass
+
+
+def _chosen(kind: JobKind, filter: Filter) -> Filter:
+    """What of a filter's a job of this kind may touch."""
+    wanted = filter.states if filter.states is not None else JOB_DEFAULTS[kind]
+    return msgspec.structs.replace(filter, states=frozenset(wanted & JOB_STATES[kind]), existing=True)
 
 
 def _large(fetched: list[Fetched]) -> bool:

@@ -40,6 +40,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     since_at: int | None = None
     #: exclusive
     until_at: int | None = None
+    #: leave out what deleted queues and channels had: nothing can be done with it
+    existing: bool = False
 
 
 def parse_filter(text: str, now: int, zone: tzinfo = UTC) -> Filter:

@@ -15,6 +15,7 @@ from waypost.commands import (
     DeclareConsumer,
     DeclareObject,
     DeclareQueue,
+    DeleteQueue,
     Fetch,
     JobKind,
     Publish,
@@ -25,7 +26,7 @@ from waypost.commands import (
     Work,
 )
 from waypost.consumers import Consumer
-from waypost.delivery import C, E, Outcome, Q, U
+from waypost.delivery import C, E, I, Outcome, Q, U
 from waypost.destinations import Kind
 from waypost.errors import Busy, ChannelNotFound, DiskLow, QueueNotFound, StoreBroken
 from waypost.filters import Filter
@@ -288,11 +289,10 @@ async def test_unpausing_a_queue_wakes_who_waits(bench: Bench) -> None:
 @on_a_bench
 async def test_jobs_are_counted_dry_and_then_worked_off_by_themselves(bench: Bench) -> None:
     await bench.broker.ask(PublishMany([message() for _ in range(2_500)]))
-    assert await bench.broker.start_job(JobKind.PURGE, Filter(queue="a"), dry_run=True) == (None, 2_500)
+    assert await bench.broker.count(JobKind.PURGE, Filter(queue="a")) == {Q: 2_500}
     assert bench.store.ready("a") == 2_500
-    job, matched = await bench.broker.start_job(JobKind.PURGE, Filter(queue="a"))
-    assert matched == 2_500
-    assert job is not None
+    job = await bench.broker.start_job(JobKind.PURGE, Filter(queue="a"))
+    assert job.matched == 2_500
     await bench.settle()
     ended = bench.store.job(job.id)
     assert ended is not None
@@ -305,14 +305,28 @@ async def test_jobs_are_counted_dry_and_then_worked_off_by_themselves(bench: Ben
 
 
 @on_a_bench
+async def test_what_a_deleted_queue_had_is_found_and_not_counted_for_a_job(bench: Bench) -> None:
+    await bench.broker.ask(message())
+    await bench.broker.ask(DeleteQueue("a"))
+    await bench.settle()
+    cancelled = Filter(states=frozenset({C}))
+    assert [one.state for one in bench.store.find(cancelled, 0, 10)[0]] == [C]
+    assert await bench.broker.count(JobKind.REDRIVE, cancelled) == {}
+    job = await bench.broker.start_job(JobKind.REDRIVE, cancelled)
+    await bench.settle()
+    ended = bench.store.job(job.id)
+    assert ended is not None
+    assert (ended.matched, ended.done) == (0, 0)
+
+
+@on_a_bench
 async def test_a_redrive_takes_dead_letters_unless_it_is_told_otherwise(bench: Bench) -> None:
     await bench.broker.ask(PublishMany([message(), message()]))
     good, bad = await bench.broker.ask(Fetch(queue="a", n=2))
     await bench.broker.ask(Confirm(queue="a", receipts=[good.receipt]))
     await bench.broker.ask(Confirm(queue="a", receipts=[bad.receipt], outcome=Outcome.INVALID))
-    assert (await bench.broker.start_job(JobKind.REDRIVE, Filter(), dry_run=True))[1] == 1
-    everything = Filter(states=frozenset({good_state for good_state in (C, E)}))
-    assert (await bench.broker.start_job(JobKind.REDRIVE, everything, dry_run=True))[1] == 0
+    assert await bench.broker.count(JobKind.REDRIVE, Filter()) == {I: 1}
+    assert await bench.broker.count(JobKind.REDRIVE, Filter(states=frozenset({C, E}))) == {}
     await bench.broker.start_job(JobKind.REDRIVE, Filter())
     await bench.settle()
     assert bench.store.ready("a") == 1

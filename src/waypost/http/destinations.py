@@ -135,10 +135,7 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
         if request.body.strip() not in (b"", b"{}"):
             raise RequestInvalid("a purge takes no body", "POST /v1/cancel takes a filter")
         form(name)
-        job, _ = await broker.start_job(
-            JobKind.PURGE, Filter(queue=name) if is_queue else Filter(channel=name)
-        )
-        assert job is not None
+        job = await broker.start_job(JobKind.PURGE, Filter(queue=name) if is_queue else Filter(channel=name))
         answer_accepted(request, job)
 
     schema, path = word.capitalize(), f"/v1/{word}s/{{name}}"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
 
 from waypost.broker import Broker
-from waypost.commands import JOB_DEFAULTS, JOB_STATES, JobKind
+from waypost.commands import JobKind
 from waypost.consumers import check_rate
-from waypost.delivery import LETTERS, State
+from waypost.delivery import LETTERS
 from waypost.destinations import Kind
 from waypost.errors import Busy, ChannelNotFound, JobNotFound, QueueNotFound, RequestInvalid
 from waypost.filters import Filter, parse_filter
@@ -42,9 +41,6 @@ class Selection(msgspec.Struct, frozen=True):
     consumer: str | None
 
 
-#: others have their turn after so many
-COUNTED_AT_ONCE = 1_000
-
 _given = msgspec.json.Decoder(_Given)
 _HINT = '{"filter":"queue=orders state=E since=10:00","dryRun":true}'
 #: those that hand deliveries out again
@@ -69,20 +65,6 @@ def selection_of(kind: JobKind, body: bytes, now: int) -> Selection:
     )
 
 
-async def count(broker: Broker, kind: JobKind, filter: Filter) -> dict[State, int]:
-    """How many deliveries a job would take, by state."""
-    wanted = filter.states if filter.states is not None else JOB_DEFAULTS[kind]
-    chosen = msgspec.structs.replace(filter, states=frozenset(wanted & JOB_STATES[kind]))
-    states: dict[State, int] = {}
-    after: int | None = 0
-    while after is not None:
-        found, after = broker.store.find(chosen, after, COUNTED_AT_ONCE)
-        for delivery in found:
-            states[delivery.state] = states.get(delivery.state, 0) + 1
-        await asyncio.sleep(0)
-    return states
-
-
 def rows(broker: Broker) -> list[Route]:
     store = broker.store
 
@@ -98,14 +80,11 @@ def rows(broker: Broker) -> list[Route]:
         selection = selection_of(kind, request.body, broker.clock())
         check_places(selection.filter)
         if selection.dry_run:
-            states = await count(broker, kind, selection.filter)
+            states = await broker.count(kind, selection.filter)
             counts = {LETTERS[state]: number for state, number in sorted(states.items())}
             answer_json(request, 200, {"matched": sum(counts.values()), "states": counts})
             return
-        job, _ = await broker.start_job(
-            kind, selection.filter, consumer=selection.consumer, rate=selection.rate
-        )
-        assert job is not None
+        job = await broker.start_job(kind, selection.filter, consumer=selection.consumer, rate=selection.rate)
         answer_accepted(request, job)
 
     def show(request: Request) -> None:

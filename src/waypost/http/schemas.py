@@ -447,7 +447,16 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Stats": {
         "type": "object",
-        "required": ["version", "uptimeSeconds", "log", "diskBytes", "undecided", "queues", "commits", "http"],
+        "required": [
+            "version",
+            "uptimeSeconds",
+            "log",
+            "diskBytes",
+            "undecided",
+            "queues",
+            "commits",
+            "http",
+        ],
     },
     "Health": {"type": "object", "required": ["status"], "properties": {"status": TEXT}},
 }

@@ -1361,6 +1361,7 @@ class MemoryStore:
             inside = in_bounds(filter, message.created_at)
         return (
             inside
+            and not (filter.existing and queue.deleted)
             and (filter.id is None or filter.id == message.id)
             and (filter.queue is None or (queue.is_queue and filter.queue == queue.name))
             and (filter.channel is None or (not queue.is_queue and filter.channel == queue.name))

@@ -289,6 +289,7 @@ class Reader:
             (filter.queue is not None and filter.queue != queue)
             or (filter.channel is not None and filter.channel != channel)
             or (filter.states is not None and STATE[row[3]] not in filter.states)
+            or (filter.existing and self._names.by_number[row[1]].deleted)
         ):
             return False
         if filter.consumer is None:
