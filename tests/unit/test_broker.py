@@ -503,6 +503,15 @@ async def test_the_content_of_large_bodies_is_hashed_before_the_group(bench: Ben
 
 
 @on_a_bench
+async def test_contents_of_many_small_bodies_are_hashed_before_the_group_too(bench: Bench) -> None:
+    await bench.broker.ask(DeclareObject("a", ObjectPolicy(unchanged=Unchanged())))
+    body = b'{"filling":"%s"}' % (b"x" * 1_000)
+    many = [Publish(envelope=Envelope(topics=("a.x",), key=str(n)), body=body) for n in range(400)]
+    await bench.broker.ask(PublishMany(many))
+    assert {command.content for command in many} == {content_hash(body)}
+
+
+@on_a_bench
 async def test_a_job_keeps_to_its_rate_and_ends_by_itself(bench: Bench) -> None:
     await bench.broker.ask(PublishMany([message() for _ in range(6)]))
     began = asyncio.get_running_loop().time()
