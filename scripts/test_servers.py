@@ -38,6 +38,7 @@ SERVERS = {
     server.name: server
     for server in (
         Server("strace", ("strace",), ("strace",), ("test", "prove"), "makes a sync fail on purpose"),
+        Server("chromium", ("chromium",), ("chromium",), ("test",), "looks at the report"),
         Server("nbdkit", ("nbdkit",), ("nbdkit",), ("prove",), "the disk whose power is cut"),
         Server("nbdfuse", ("nbdfuse",), ("libnbd-bin",), ("prove",), "shows that disk as a file"),
         Server("fuse3", ("fusermount3",), ("fuse3",), ("prove",), "mounts that file"),
