@@ -11,6 +11,7 @@
     │   ├── SpectatorNotFound      404
     │   ├── MessageNotFound        404
     │   ├── JobNotFound            404
+    │   ├── TableNotFound          404
     │   ├── IdTaken                409  the producer's own id names another message
     │   ├── PayloadReaped          410  the message is kept, its body is not any more
     │   ├── LogTrimmed             410  the log no longer goes back that far
@@ -20,6 +21,7 @@
     │   ├── QueueFull              429  maxMessages or maxBytes
     │   ├── NotOffered             501  this store, or this version, does not have it
     │   ├── Busy                   503  the commit queue is full, or the broker is stopping
+    │   ├── LakeUnavailable        503  the lake's process failed, or the lake cannot be read
     │   └── DiskLow                507  below the free-space mark
     ├── RouterUnusable           a routing function that cannot be loaded: refuse to start
     ├── StoreUnusable            a store that must not be served (locked, newer, damaged …): refuse to start
@@ -142,6 +144,13 @@ class JobNotFound(Refused):
         super().__init__(f"no job {id!r}", "redrive, cancel and purge answer with the job's id")
 
 
+class TableNotFound(Refused):
+    status, code, title = 404, "TABLE_NOT_FOUND", "Table not found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no table {name!r}", "there are /v1/tables/messages and /v1/tables/deliveries")
+
+
 class IdTaken(Refused):
     status, code, title = 409, "ID_TAKEN", "Id taken"
 
@@ -199,6 +208,12 @@ class Busy(Refused):
     status, code, title = 503, "BUSY", "Busy"
     hint = "try again after Retry-After seconds; an Idempotency-Key makes a repeat safe"
     retry_after = 1
+
+
+class LakeUnavailable(Refused):
+    status, code, title = 503, "LAKE_UNAVAILABLE", "Lake unavailable"
+    hint = "GET /v1/lake says more; the broker goes on, and what is not sealed yet stays in the store"
+    retry_after = 5
 
 
 class DiskLow(Refused):
