@@ -23,9 +23,12 @@
     │   ├── Busy                   503  the commit queue is full, or the broker is stopping
     │   ├── LakeUnavailable        503  the lake's process failed, or the lake cannot be read
     │   └── DiskLow                507  below the free-space mark
+    ├── LogBroken                a range of the log has not exactly the events it must have
     ├── RouterUnusable           a routing function that cannot be loaded: refuse to start
     ├── StoreUnusable            a store that must not be served (locked, newer, damaged …): refuse to start
-    └── StoreBroken              a commit failed: what it acknowledges from now on could be lost; stop answering
+    ├── StoreBroken              a commit failed: what it acknowledges from now on could be lost; stop answering
+    ├── LakeUnusable             a lake that must not be used (another broker's, foreign, damaged …)
+    └── LakeFull                 no room on the lake's disk: nothing was half done, and it goes on when there is
 
 Outcomes are values as often as exceptions: a store puts a `Refused` where that command's result
 would stand, so one bad command never fails its neighbours. Each carries the fixed code word and the
@@ -41,6 +44,10 @@ class WaypostError(Exception):
     """Anything Waypost itself reports."""
 
 
+class LogBroken(WaypostError):
+    """A range of the log is not whole; its text says which."""
+
+
 class RouterUnusable(WaypostError):
     """The routing function cannot be loaded; its text says why."""
 
@@ -51,6 +58,14 @@ class StoreUnusable(WaypostError):
 
 class StoreBroken(WaypostError):
     """A commit failed. Nothing may be acknowledged any more by this process."""
+
+
+class LakeUnusable(WaypostError):
+    """The lake, or one of its tables, cannot be used; its text, one line, says why and what to do."""
+
+
+class LakeFull(WaypostError):
+    """The lake's disk is full. Nothing was committed; the same call goes on when there is room."""
 
 
 class Refused(WaypostError):
