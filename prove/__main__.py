@@ -15,13 +15,16 @@ from scripts.test_servers import SERVERS, table
 from . import results
 from .child import ROOT, normal_command, serve_command, unchecked_command
 from .kills import round_of_kills
+from .lake import round_of_pipeline_kills
 from .power import cut
 from .results import Row
 from .walk import walk
 
-PARTS = ("kills", "power", "control", "walk")
+PARTS = ("kills", "power", "control", "walk", "pipeline")
 #: kills on one file
 ROUND = 20
+#: kills of the pipeline on one lake
+PIPELINE_ROUND = 10
 RIG = ("nbdkit", "nbdfuse", "fuse3")
 _COMMANDS = {
     "cuts": serve_command,
@@ -38,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--cuts", type=int, default=10, help="power cuts, half after a healed error (10)")
     parser.add_argument("--controls", type=int, default=3, help="power cuts for each control (3)")
     parser.add_argument("--walks", type=int, default=2, help="hundreds of walks (2)")
+    parser.add_argument("--pipeline-kills", type=int, default=20, help="kill -9 of the pipeline (20)")
     parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
     return parser
@@ -54,8 +58,7 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
 
     rows = []
     if "kills" in chosen:
-        sizes = [min(ROUND, arguments.kills - done) for done in range(0, arguments.kills, ROUND)]
-        rows += [row("kills", index, size) for index, size in enumerate(sizes)]
+        rows += [row("kills", index, size) for index, size in enumerate(_rounds(arguments.kills, ROUND))]
     if "power" in chosen:
         rows += [row("cuts", index) for index in range(arguments.cuts - arguments.cuts // 2)]
         rows += [row("healed", index) for index in range(arguments.cuts // 2)]
@@ -63,13 +66,20 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         rows += [row(part, index) for part in results.CONTROLS for index in range(arguments.controls)]
     if "walk" in chosen:
         rows.append(row("walk", 0, arguments.walks))
+    if "pipeline" in chosen:
+        sizes = _rounds(arguments.pipeline_kills, PIPELINE_ROUND)
+        rows += [row("pipeline", index, size) for index, size in enumerate(sizes)]
     return rows
+
+
+def _rounds(kills: int, largest: int) -> list[int]:
+    return [min(largest, kills - done) for done in range(0, kills, largest)]
 
 
 def is_whole(arguments: argparse.Namespace) -> bool:
     """Whether the run is at least as long as the one that the page speaks of."""
     usual = parser().parse_args([])
-    sizes = ("kills", "cuts", "controls", "walks")
+    sizes = ("kills", "cuts", "controls", "walks", "pipeline_kills")
     return set(arguments.only.split(",")) == set(PARTS) and all(
         getattr(arguments, size) >= getattr(usual, size) for size in sizes
     )
@@ -81,6 +91,8 @@ def prove(row: Row, tell: Callable[[], None]) -> None:
         row.walked = walk(row.size)
         for _ in range(row.size):
             tell()
+    elif row.part == "pipeline":
+        row.piped = round_of_pipeline_kills(row.seed, row.size, tell)
     elif row.part == "kills":
         row.struck = round_of_kills(row.seed, row.size, tell)
     else:
@@ -152,6 +164,10 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _figures(rows: Sequence[Row], part: str) -> str:
+    piped = [row.piped for row in rows if row.part == part and row.piped is not None]
+    if piped:
+        wrong = sum(one.wrong_events + sum(one.wrong_rows.values()) for one in piped)
+        return f"{sum(one.events for one in piped):,} events, {wrong:,} rows wrong"
     struck = [row.struck for row in rows if row.part == part and row.struck is not None]
     acknowledged = sum(one.verdict.acknowledged for one in struck)
     lost = sum(one.verdict.lost for one in struck)

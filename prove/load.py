@@ -41,6 +41,7 @@ def live(
     seconds: float,
     fault: Callable[[], None],
     publishing: float = 0.6,
+    clients: int = CLIENTS,
 ) -> bool:
     """One life: load, after some seconds the fault, until the broker is gone. False: only by force.
 
@@ -53,9 +54,9 @@ def live(
         async with Connection.open_to(port) as connection:
             await _begin(record, connection)
         striker.start()
-        clients = [
+        working = [
             asyncio.create_task(_client(record, child, port, publishing, random.Random(rng.random())))
-            for _ in range(CLIENTS)
+            for _ in range(clients)
         ]
         try:
             await asyncio.to_thread(child.process.wait, seconds + AFTER_FAULT_SECONDS)
@@ -64,7 +65,7 @@ def live(
             return False
         finally:
             child.process.kill()
-            await asyncio.gather(*clients)
+            await asyncio.gather(*working)
 
     try:
         return asyncio.run(load())

@@ -16,6 +16,7 @@ from waypost.version import __version__
 
 from .child import ROOT
 from .kills import Struck
+from .lake import Piped
 from .verdict import FAULTY
 from .walk import STEPS, Walked
 
@@ -36,7 +37,7 @@ CONTROLS = ("normal", "unchecked")
 
 
 class Row(msgspec.Struct, kw_only=True):
-    #: a key of TITLES, or `walk`
+    #: a key of TITLES, `walk` or `pipeline`
     part: str
     #: which round, which cut, and of what size
     index: int
@@ -47,12 +48,13 @@ class Row(msgspec.Struct, kw_only=True):
     at: str
     struck: Struck | None = None
     walked: Walked | None = None
+    piped: Piped | None = None
 
 
 def code_of(root: Path = ROOT) -> str:
     """A name for the code as it is: results of other code do not count."""
     digest = hashlib.sha256()
-    for path in sorted((root / "src" / "waypost").rglob("*")):
+    for path in sorted((root / "src").rglob("*")):
         if path.suffix in (".py", ".sql"):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
@@ -89,6 +91,8 @@ def problems(rows: Sequence[Row]) -> list[str]:
             found += [f"    {finding}" for finding in verdict.findings]
         if row.walked is not None and not row.walked.passed:
             found.append(f"walk: a step on which the stores disagree\n{row.walked.said}")
+        if row.piped is not None and not row.piped.faultless:
+            found.append(f"pipeline {row.index} (seed {row.seed}): {msgspec.to_builtins(row.piped)}")
     for part in CONTROLS:
         struck = [row.struck for row in rows if row.part == part and row.struck is not None]
         if struck and not sum(one.verdict.lost for one in struck):
@@ -149,14 +153,42 @@ def table(rows: Sequence[Row]) -> str:
             f"{walked.walks} random walks of up to {STEPS} steps, restarts and crashes among them: "
             f"the SQLite store and the model {outcome}."
         )
+    extra += _pipeline_lines([row.piped for row in rows if row.piped is not None])
     return "\n".join([*lines, "", *extra, "", _circumstances(rows)])
+
+
+def _pipeline_lines(piped: Sequence[Piped]) -> list[str]:
+    if not piped:
+        return []
+
+    def total(name: str) -> int:
+        return sum(getattr(one, name) for one in piped)
+
+    wrong = sum(count for one in piped for count in one.wrong_rows.values())
+    rows = sum(count for one in piped for count in one.rows.values())
+    return [
+        "",
+        "| the pipeline | |",
+        "|---|---:|",
+        f"| `kill -9` of it under load | {total('kills')} |",
+        f"| … with the broker and its sealer, with the sealer alone | {total('with_broker')}, {total('with_sealer')} |",
+        f"| its checkpoint deleted | {len(piped)} |",
+        f"| messages acknowledged, lost | {total('acknowledged'):,}, **{total('lost')}** |",
+        f"| events in the lake, of them not as in the broker's log | {total('events'):,}, **{total('wrong_events')}** |",
+        f"| rows of the kept tables, of them not as a fold over everything or the broker says | {rows:,}, **{wrong}** |",
+        f"| reads by Polars and delta-rs meanwhile, with an error or a wrong row | {total('reads'):,}, "
+        f"**{sum(len(one.read_errors) for one in piped)}** |",
+    ]
 
 
 def _circumstances(rows: Sequence[Row]) -> str:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
-    minutes = sum(one.seconds for row in rows for one in (row.struck, row.walked) if one is not None) / 60
+    minutes = (
+        sum(one.seconds for row in rows for one in (row.struck, row.walked, row.piped) if one is not None)
+        / 60
+    )
     return (
         f"Waypost {__version__} (commit {commit or 'unknown'}, sources {code_of()}), SQLite "
         f"{apsw.sqlite_lib_version()}, Python {platform.python_version()}, Linux {platform.release()}; "
