@@ -23,6 +23,10 @@ FILE_VARIABLE = "WAYPOST_CONFIG"
 TRACEBACK_VARIABLE = "WAYPOST_TRACEBACK"
 #: messages go where they name
 NO_ROUTER = "none"
+#: of the lake: beside the store, where that is a file; nowhere
+LAKE_BESIDE = "beside"
+LAKE_OFF = "off"
+LAKE_FOREVER = "forever"
 
 
 class SettingInvalid(WaypostError):
@@ -103,6 +107,19 @@ def _seconds(given: Any) -> float:
     return seconds
 
 
+def _kept(given: Any) -> str:
+    from .errors import RequestInvalid
+    from .instants import parse_span
+
+    text = str(given).strip() if isinstance(given, int | float | str) else ""
+    try:
+        if text == LAKE_FOREVER or (not isinstance(given, bool) and parse_span(text) > 0):
+            return text
+    except RequestInvalid:
+        pass
+    raise ValueError(f"a span of time such as 90d, or {LAKE_FOREVER}")
+
+
 def _switch(given: Any) -> bool:
     known = {
         "1": True,
@@ -132,6 +149,10 @@ SETTINGS = {
         Setting("host", "127.0.0.1", _text, "address that the broker listens on"),
         Setting("port", 8080, _port, "its port; 0 takes a free one"),
         Setting("store", "sqlite:///waypost-data/waypost.db", _text, "where messages live"),
+        Setting(
+            "lake", LAKE_BESIDE, _text, "folder of the lake; beside: `lake` in the store's folder; off: none"
+        ),
+        Setting("lake-keep", LAKE_FOREVER, _kept, "how long the lake keeps events and bodies, such as 90d"),
         Setting("name", (), _names, "host names it answers to, besides its address"),
         Setting(
             "infer-types", True, _switch, "whether a message without object takes its first topic's root"

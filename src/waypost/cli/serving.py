@@ -18,13 +18,17 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..config import NO_ROUTER, SETTINGS, load, shown
+from ..config import LAKE_BESIDE, LAKE_FOREVER, LAKE_OFF, NO_ROUTER, SETTINGS, load, shown
 from ..version import __version__
 from .failures import CommandFailed, CommandMisused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..broker import Broker
     from ..errors import StoreBroken
     from ..http.wire import Request
+    from ..lake.keeper import Keeper
     from ..router import RouteFunction
     from ..store import Store
 
@@ -54,6 +58,33 @@ def _router(named: str) -> RouteFunction | None:
 
     sys.path.insert(0, os.getcwd())  # as `python -m` has it
     return load_router(named)
+
+
+def keeping(store: Store, wanted: str, keep: str) -> tuple[Callable[[Broker], Keeper] | None, str]:
+    """What keeps the lake, and the line that says where it is or why there is none. Raises LakeUnusable."""
+    from functools import partial
+    from pathlib import Path
+
+    from ..instants import parse_span
+    from ..lake.keeper import EXTRA, Keeper, missing_packages
+    from ..lake.owner import Lake, check_owner
+
+    source = getattr(store, "export_source", lambda: None)()
+    if source is None:
+        return None, "lake: off, because this store has no file"
+    if missing_packages():
+        return None, f"lake: off, because it needs: {EXTRA}"
+    if wanted == LAKE_OFF:
+        return partial(Keeper, folder=None), "lake: off, as told"
+    folder = Path(source).parent / "lake" if wanted == LAKE_BESIDE else Path(wanted).expanduser()
+    folder = Path(os.path.abspath(folder))
+    check_owner(Lake(folder), store.id(), store.sealed())
+    keep_us = None if keep == LAKE_FOREVER else parse_span(keep)
+    return partial(Keeper, folder=folder, keep_us=keep_us), f"lake: {folder}, kept {_for_how_long(keep)}"
+
+
+def _for_how_long(keep: str) -> str:
+    return "for ever" if keep == LAKE_FOREVER else f"for {keep}"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -100,6 +131,7 @@ async def _serve(store: Store, route: RouteFunction | None, values: dict[str, An
 
     host, port = values["host"], values["port"]
     allowed = parse_allowed(values["push-allow"])
+    lake, where = keeping(store, values["lake"], values["lake-keep"])
     try:
         service = await run(
             store,
@@ -108,6 +140,7 @@ async def _serve(store: Store, route: RouteFunction | None, values: dict[str, An
             names=values["name"],
             access=log_request if values["access-log"] else None,
             push=lambda broker: Pusher(broker, allowed),
+            lake=lake,
             route=route,
             route_seconds=values["router-timeout"],
             on_broken=broken,
@@ -145,6 +178,7 @@ async def _serve(store: Store, route: RouteFunction | None, values: dict[str, An
         described(values["store"]),
         "" if route is None else f"; routed by {values['router']}",
     )
+    log.info("%s", where)
     # What is here stays; the rest lives for one group. Looking through it all again and again finds nothing.
     gc.collect()
     gc.freeze()

@@ -71,6 +71,8 @@ BATCH_MESSAGES = 1_000
 BATCH_BYTES = 4 << 20
 #: how often a spectator's position is stored while it reads
 POSITION_SECONDS = 1.0
+#: how long the broker may take for a seal or a maintenance
+LAKE_SECONDS = 3_600.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -511,6 +513,27 @@ class Client:
 
     async def stats(self) -> dict[str, Any]:
         return document(await self._get("/v1/stats"))
+
+    # ── the lake ────────────────────────────────────────────────────────────────────────────
+
+    async def lake(self) -> dict[str, Any]:
+        """Where it is, how far it goes, and what is wrong with it."""
+        return document(await self._get("/v1/lake"))
+
+    async def seal_lake(self) -> int:
+        """All that is committed now into the lake; the last offset that is in it then."""
+        return int(await self._of_the_lake("seal", "sealed"))
+
+    async def maintain_lake(self) -> dict[str, Any]:
+        """Its tables compacted, their logs cleaned, what is not needed removed."""
+        figures: dict[str, Any] = await self._of_the_lake("maintain")
+        return figures
+
+    async def _of_the_lake(self, what: str, field: str | None = None) -> Any:
+        answer = await self._transport.ask(
+            "POST", path("v1", "lake", what), repeatable=True, wait=LAKE_SECONDS
+        )
+        return document(answer) if field is None else document(answer).get(field)
 
     # ── work on many ────────────────────────────────────────────────────────────────────────
 

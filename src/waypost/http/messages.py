@@ -11,6 +11,7 @@ from waypost.errors import Busy, MessageNotFound, NotOffered, PayloadReaped, Ref
 from waypost.filters import parse_filter
 from waypost.http.answering import WRONG, answer_json
 from waypost.http.given import check_query, flag, whole
+from waypost.http.lake import Lake
 from waypost.http.payload import read_payload
 from waypost.http.publishing import FAILURES
 from waypost.http.refusals import failure, guarded, guarded_task, refuse
@@ -47,7 +48,7 @@ def _answer_many(request: Request, results: Any) -> None:
         request.answer(201, f'{{"results":[{",".join(map(published_json, results))}]}}'.encode(), JSON)
 
 
-def rows(broker: Broker) -> list[Route]:
+def rows(broker: Broker, lake: Lake | None) -> list[Route]:
     store = broker.store
 
     def publish_many(request: Request) -> None:

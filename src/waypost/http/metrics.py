@@ -15,6 +15,7 @@ from waypost.broker import Broker
 from waypost.delivery import ENDED, LETTERS, OPEN
 from waypost.errors import NotOffered
 from waypost.http.consumers import Pushing
+from waypost.http.lake import Lake
 from waypost.http.wire import Stats
 from waypost.version import __version__
 
@@ -35,8 +36,8 @@ def offered(read: Callable[[], Sequence[T]]) -> Sequence[T]:
 
 
 class Metrics(Collector):
-    def __init__(self, broker: Broker, http: Stats, push: Pushing | None) -> None:
-        self._broker, self._http, self._push = broker, http, push
+    def __init__(self, broker: Broker, http: Stats, push: Pushing | None, lake: Lake | None) -> None:
+        self._broker, self._http, self._push, self._lake = broker, http, push, lake
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -55,6 +56,7 @@ class Metrics(Collector):
         yield from self._objects_and_spectators()
         yield from self._pushes()
         yield from self._store()
+        yield from self._sealing()
         yield from self._commits()
         yield from self._wire()
 
@@ -132,6 +134,29 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             "waypost_store_refusing", "1 while publishes are refused for lack of space", refused
         )
+
+    def _sealing(self) -> Iterator[Metric]:
+        """Without a lake the names are there, and no figures."""
+        sealed = GaugeMetricFamily("waypost_lake_sealed_offset", "the last offset in the lake", labels=[])
+        lag = GaugeMetricFamily("waypost_lake_lag_events", "events that are not in the lake yet", labels=[])
+        failing = GaugeMetricFamily("waypost_lake_failing", "1 while sealing fails", labels=[])
+        took = GaugeMetricFamily("waypost_lake_seal_seconds", "how long the last seal took", labels=[])
+        events = CounterMetricFamily("waypost_lake_sealed_events", "events sealed", labels=[])
+        failures = CounterMetricFamily(
+            "waypost_lake_failures", "failures of the lake's process and its work", labels=[]
+        )
+        reads = CounterMetricFamily("waypost_lake_reads", "reads by the lake's process", labels=[])
+        lake = self._lake
+        if lake is not None:
+            reads.add_metric([], lake.reads)
+            failures.add_metric([], lake.failures)
+            if lake.folder is not None:
+                sealed.add_metric([], lake.sealed)
+                lag.add_metric([], lake.lag)
+                failing.add_metric([], lake.failure is not None)
+                took.add_metric([], lake.seal_seconds)
+                events.add_metric([], lake.sealed_events)
+        yield from (sealed, lag, failing, took, events, failures, reads)
 
     def _commits(self) -> Iterator[Metric]:
         committer = self._broker.committer

@@ -12,6 +12,7 @@ from waypost.broker import Broker
 from waypost.delivery import STATES
 from waypost.http.consumers import Pushing, push_figures_json
 from waypost.http.given import check_query
+from waypost.http.lake import Lake
 from waypost.http.metrics import CONTENT_TYPE, Metrics, offered
 from waypost.http.refusals import guarded
 from waypost.http.routes import Content, Route, Routes
@@ -38,11 +39,33 @@ def _together(places: Sequence[QueueInfo], letters: Iterable[str]) -> dict[str, 
     }
 
 
+def lake_health_json(lake: Lake | None) -> dict[str, Any] | None:
+    """A lake that fails does not make the broker unready: what is not sealed stays in the store."""
+    if lake is None or lake.folder is None:
+        return None
+    return {"lag": lake.lag, "failures": lake.failures, "failure": lake.failure}
+
+
+def lake_json(lake: Lake | None) -> dict[str, Any] | None:
+    health = lake_health_json(lake)
+    if lake is None or health is None:
+        return None
+    return {
+        "path": str(lake.folder),
+        "oldest": lake.oldest,
+        "sealed": lake.sealed,
+        "sealSeconds": round(lake.seal_seconds, 3),
+        "reads": lake.reads,
+        **health,
+    }
+
+
 def rows(
     broker: Broker,
     server: Callable[[], Server],
     routes: Callable[[], Routes],
     push: Pushing | None,
+    lake: Lake | None,
 ) -> list[Route]:
     """`server` and `routes` are asked for when a request needs them: they are made from these rows."""
     loop = asyncio.get_running_loop()
@@ -61,12 +84,13 @@ def rows(
             return
         refusal = broker.store.refusal()
         publishes = "taken" if refusal is None else f"refused: {refusal}"
-        request.answer(200, _encode({"status": "ready", "publishes": publishes}), JSON)
+        form = {"status": "ready", "publishes": publishes, "lake": lake_health_json(lake)}
+        request.answer(200, _encode(form), JSON)
 
     def show_metrics(request: Request) -> None:
         check_query(request.head)
         if not metrics:
-            metrics.append(Metrics(broker, server().stats, push))
+            metrics.append(Metrics(broker, server().stats, push, lake))
         request.answer(200, metrics[0].text(), CONTENT_TYPE)
 
     def openapi(request: Request) -> None:
@@ -96,6 +120,7 @@ def rows(
             "push": {}
             if push is None
             else {name: push_figures_json(figures) for name, figures in push.all_figures().items()},
+            "lake": lake_json(lake),
             "commits": {
                 "groups": committer.groups,
                 "commands": committer.commands,

@@ -445,6 +445,36 @@ SCHEMAS: dict[str, Schema] = {
         },
         ("body", "bodyBase64"),
     ),
+    "PayloadErased": record({"id": TEXT, "erased": FLAG}),
+    "Lake": record(
+        {
+            "lake": MAYBE_TEXT,
+            "store": TEXT,
+            "oldest": COUNT,
+            "sealed": MAYBE_COUNT,
+            "head": COUNT,
+            "at": MAYBE_INSTANT,
+            "lag": COUNT,
+            "sealing": {
+                "anyOf": [
+                    {"type": "null"},
+                    record(
+                        {
+                            "running": FLAG,
+                            "process": MAYBE_COUNT,
+                            "events": COUNT,
+                            "seconds": {"type": "number"},
+                            "last": MAYBE_INSTANT,
+                            "failures": COUNT,
+                            "erasures": COUNT,
+                        }
+                    ),
+                ]
+            },
+            "failure": MAYBE_TEXT,
+        }
+    ),
+    "LakeSealed": record({"sealed": COUNT}),
     "Stats": {
         "type": "object",
         "required": [

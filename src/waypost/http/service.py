@@ -28,8 +28,12 @@ from waypost.http import (
     quetipp,
     spectators,
 )
+from waypost.http import (
+    lake as lakes,
+)
 from waypost.http.consumers import Pushing
 from waypost.http.head import Head
+from waypost.http.lake import Lake
 from waypost.http.limits import Limits
 from waypost.http.problem import Problem
 from waypost.http.routes import Route, Routes
@@ -50,8 +54,10 @@ PUSH_SHARE = 0.8
 class Serving:
     """A broker that can be asked over HTTP."""
 
-    def __init__(self, broker: Broker, server: Server, push: Pushing | None) -> None:
-        self.broker, self.server, self.push = broker, server, push
+    def __init__(
+        self, broker: Broker, server: Server, push: Pushing | None, lake: Lake | None = None
+    ) -> None:
+        self.broker, self.server, self.push, self.lake = broker, server, push, lake
 
     @property
     def port(self) -> int:
@@ -65,6 +71,8 @@ class Serving:
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
         pushing = [] if self.push is None else [self.push.stop(PUSH_SHARE * seconds)]
         await asyncio.gather(self.server.drain(seconds), *pushing)
+        if self.lake is not None:
+            await self.lake.close()  # before the store, whose file its process reads
         await self.broker.close()
 
 
@@ -89,23 +97,26 @@ async def run(
     route: RouteFunction | None = None,
     route_seconds: float = 5.0,
     push: Callable[[Broker], Pushing] | None = None,
+    lake: Callable[[Broker], Lake] | None = None,
     on_broken: Callable[[StoreBroken], None] = exit_at_once,
 ) -> Serving:
     """Serve a store. `rows` are those of other edges, `route` decides where messages go and has `route_seconds` for each, `push`
-    makes what pushes. Raises OSError when the address cannot be had."""
+    makes what pushes, `lake` what keeps the lake. Raises OSError when the address cannot be had."""
     broker = Broker(store, on_broken=on_broken, route=route, route_seconds=route_seconds)
     pusher = None if push is None else push(broker)
+    keeper = None if lake is None else lake(broker)
     table = Routes(
         [
-            *operations.rows(broker, lambda: server, lambda: table, pusher),
+            *operations.rows(broker, lambda: server, lambda: table, pusher, keeper),
             *quetipp.rows(broker),
-            *eventlog.rows(broker),
-            *messages.rows(broker),
+            *eventlog.rows(broker, keeper),
+            *messages.rows(broker, keeper),
             *destinations.rows(broker),
             *objects.rows(broker),
             *consumers.rows(broker, pusher),
             *spectators.rows(broker),
             *jobs.rows(broker),
+            *lakes.rows(broker, keeper),
             *rows,
             *mqcore.rows(broker),
         ]
@@ -119,4 +130,6 @@ async def run(
         raise
     if pusher is not None:
         pusher.start()
-    return Serving(broker, server, pusher)
+    if keeper is not None:
+        keeper.start()
+    return Serving(broker, server, pusher, keeper)
