@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from ..version import __version__
-from . import destinations, load, messages, registered, selections, serving, settings
+from . import destinations, lake, load, messages, registered, selections, serving, settings
 
 
 def _as_people_read_it(parameters: list[Any]) -> list[Any]:
@@ -95,3 +95,15 @@ COMMANDS = {
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(cls=_Command, rich_help_panel=panel)(command)
+
+
+LAKE = "The lake"
+#: commands of two words, by the first: what it is about, and the second ones
+GROUPS = {
+    "lake": ("The log's cold half as Delta tables.", (lake.status, lake.seal, lake.maintain)),
+}
+for name, (about, members) in GROUPS.items():
+    group = typer.Typer(cls=_Commands, help=about, no_args_is_help=True)
+    for member in members:
+        group.command(cls=_Command)(member)
+    app.add_typer(group, name=name, rich_help_panel=LAKE)

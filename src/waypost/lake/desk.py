@@ -10,13 +10,13 @@ whoever reads it (`reading.py`, `export.py`), so a stream that comes to its end 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,8 @@ READING_THREADS = 2
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Figures = dict[str, Any]
-Piece = bytes | pa.Buffer
+#: bytes, or a buffer of Arrow's
+Piece: TypeAlias = Any
 
 
 class Teller(Protocol):
@@ -425,7 +426,7 @@ class Read:
             self._pool.submit(self._run)
 
 
-def cut(pieces: Iterable[Piece]) -> Iterator[memoryview]:
+def cut(pieces: Iterable[Piece]) -> Generator[memoryview, None, None]:
     """Into parts that no frame is too long for; an empty piece stays one: it says that the work goes on."""
     for piece in pieces:
         whole = memoryview(piece)

@@ -33,6 +33,7 @@ from ..errors import Busy, LakeUnavailable, LogTrimmed, Refused, RequestInvalid
 from ..instants import instant_text
 from ..store import Store
 from .frames import What
+from .owner import Lake
 from .process import WINDOW_PIECES, Call, ChildFailed, ChildGone, Process
 
 log = logging.getLogger("waypost")
@@ -43,6 +44,8 @@ EXTRA = "pip install 'waypost[lake]'"
 #: reads that the child has open at a time; further ones wait their turn
 MOST_READS = 16
 TURN_SECONDS = 20.0
+#: how long somebody who asks for the log waits for a lake that is being opened
+REACH_SECONDS = 5.0
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
 
@@ -156,7 +159,11 @@ class Keeper:
     async def reach(self) -> int:
         """The first offset that can be read. Raises LakeUnavailable when only the lake could tell."""
         if self.folder is not None and self._store.bounds()[0] > 1 and self._lake_sealed is None:
-            await self._with_lake()
+            try:
+                async with asyncio.timeout(REACH_SECONDS):
+                    await self._with_lake()
+            except TimeoutError:
+                raise LakeUnavailable("the lake is still being opened") from None
         return self.oldest
 
     def status(self) -> dict[str, Any]:
@@ -381,13 +388,11 @@ class Keeper:
     # ── what is done by itself ──────────────────────────────────────────────────────────────
 
     async def _tend(self) -> None:
-        if self.sealed:
-            await self._try(self._with_lake())  # so that damage is mended at once
         while True:
+            await self._try(self._do_what_is_due())
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), self._pace.look_seconds)
             self._woken.clear()
-            await self._try(self._do_what_is_due())
 
     async def _try(self, work: Any) -> None:
         try:
@@ -409,9 +414,13 @@ class Keeper:
                 future.set_exception(refused)
 
     async def _do_what_is_due(self) -> None:
+        if self._is_time(self._hold_until) and self._is_closed_lake():
+            await self._with_lake()  # so that damage is mended at once, and known
+        if (self._lake_sealed or 0) > self.sealed:
+            await self._broker.ask(Seal(self._lake_sealed or 0))  # a broker died before it knew
         if self._is_seal_due():
             await self._seal()
-        if self._loop.time() < self._hold_until:
+        if not self._is_time(self._hold_until):
             return
         if self._are_erasures_due():
             await self._erase()
@@ -423,6 +432,12 @@ class Keeper:
     def _is_time(self, at: float | None) -> bool:
         return at is not None and self._loop.time() >= at
 
+    def _is_closed_lake(self) -> bool:
+        """There is one, and no process has it open."""
+        if self._opened_by is not None and not self._opened_by.gone:
+            return False
+        return self.folder is not None and Lake(self.folder).label.exists()
+
     def _is_seal_due(self) -> bool:
         now, unsealed = self._loop.time(), self.lag
         if unsealed == 0:
@@ -433,7 +448,7 @@ class Keeper:
         if self._asked:
             return True
         waited = 0.0 if self._unsealed_since is None else now - self._unsealed_since
-        return now >= self._hold_until and is_seal_due(self._pace, unsealed, waited)
+        return self._is_time(self._hold_until) and is_seal_due(self._pace, unsealed, waited)
 
     async def _seal(self) -> None:
         self.sealing = True
