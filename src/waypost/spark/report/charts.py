@@ -166,7 +166,9 @@ def ranges(label: str, rows: Sequence[Range], scale: Upright) -> Markup:
         class_="across",
         aria_hidden="true",
     )
-    foot = element("li", element("span"), axis, element("span"), class_="foot", aria_hidden="true")
+    foot = element(
+        "li", element("span", class_="name"), axis, element("span"), class_="foot", aria_hidden="true"
+    )
     return element("ol", *(_range(row, scale) for row in rows), foot, class_="bars ranges", aria_label=label)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from .figures import MOST_SERIES, OTHERS, Answer
+from .figures import MOST_SERIES, OTHERS, Answer, Row
 from .period import Period
 
 if TYPE_CHECKING:
@@ -209,15 +209,17 @@ def _reason(column: str) -> str:
 
 def ask(spark: SparkSession, period: Period) -> Mapping[str, Answer]:
     """The answers; the session has a view of every one of TABLES."""
-    return {
-        name: Answer(sql.strip(), tuple(spark.sql(sql).toArrow().to_pylist()))
-        for name, sql in queries(period).items()
-    }
+    return {name: Answer(sql.strip(), _rows(spark, sql)) for name, sql in queries(period).items()}
 
 
 def extent(spark: SparkSession) -> tuple[datetime | None, datetime | None]:
     """When the tables of minutes begin, and the end of the last minute that they have."""
-    [[first, last]] = spark.sql(
-        "SELECT min(minute), max(minute) + INTERVAL 1 MINUTE FROM queue_minutes"
-    ).collect()
-    return first, last
+    [row] = _rows(
+        spark, "SELECT min(minute) AS first, max(minute) + INTERVAL 1 MINUTE AS last FROM queue_minutes"
+    )
+    return row["first"], row["last"]
+
+
+def _rows(spark: SparkSession, sql: str) -> tuple[Row, ...]:
+    """Through Arrow, where moments keep their zone."""
+    return tuple(spark.sql(sql).toArrow().to_pylist())

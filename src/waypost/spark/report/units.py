@@ -55,11 +55,8 @@ def share(part: float, whole: float) -> str:
         return "< 0.1 %"
     if 99.9 < percent < 100:
         return "> 99.9 %"
-    return (
-        f"{percent:.0f} %"
-        if percent >= 99.95 or percent >= 10 or percent == int(percent)
-        else f"{percent:.1f} %"
-    )
+    exact = percent < 10 or percent > 99
+    return f"{percent:.1f}".removesuffix(".0") + " %" if exact else f"{percent:.0f} %"
 
 
 def day(at: datetime) -> str:
