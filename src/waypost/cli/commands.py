@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from ..version import __version__
-from . import destinations, lake, load, messages, registered, selections, serving, settings
+from . import destinations, lake, load, messages, registered, selections, serving, settings, spark
 
 
 def _as_people_read_it(parameters: list[Any]) -> list[Any]:
@@ -101,6 +101,7 @@ LAKE = "The lake"
 #: commands of two words, by the first: what it is about, and the second ones
 GROUPS = {
     "lake": ("The log's cold half as Delta tables.", (lake.status, lake.seal, lake.maintain)),
+    "spark": ("Spark on this machine.", (spark.warm,)),
 }
 for name, (about, members) in GROUPS.items():
     group = typer.Typer(cls=_Commands, help=about, no_args_is_help=True)
