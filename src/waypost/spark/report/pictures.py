@@ -389,7 +389,7 @@ def consumers(figures: Figures) -> Picture:
         picture,
         sees=sees + ".",
         drawing=join(
-            charts.legend(*PERCENTILES),
+            charts.legend(("p50", "p1"), ("p95, the number", "p2"), ("p99", "p3")),
             charts.ranges(
                 sees,
                 [
