@@ -25,6 +25,11 @@ PIECE_BYTES = 1 << 20
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
+def folder_of(path: Path) -> Path:
+    """Beside the store's file."""
+    return path.with_name(path.name + ".bodies")
+
+
 class Bodies:
     def __init__(self, folder: Path, is_known: Callable[[str], bool]) -> None:
         self._folder = folder

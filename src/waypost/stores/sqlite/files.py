@@ -27,7 +27,7 @@ from ...errors import StoreUnusable
 
 #: "WAYP", in the file's header
 APPLICATION_ID = 0x57415950
-VERSION = 2
+VERSION = 3
 #: the first release without the bug that corrupts a file when two connections write and checkpoint at once
 OLDEST_SQLITE = (3, 51, 3)
 #: how long another reader may hold up the checkpoint at start

@@ -1,4 +1,4 @@
--- Waypost's SQLite store, version 2.
+-- Waypost's SQLite store, version 3.
 --
 -- The log is not one table: what happened is written where it is needed anyway, and each row takes the offsets of the
 -- transitions it stands for (rows.py turns rows into events, one for one):
@@ -244,5 +244,9 @@ create table head (                   -- one row
     id       text not null,           -- of the store, from its creation
     "offset" integer not null,        -- the last one given
     at       integer not null,        -- its instant; never falls
-    oldest   integer not null         -- the first that can still be read
+    oldest   integer not null,        -- the first that can still be read
+    sealed   integer                  -- the last one that a lake holds; null: none ever held any
+);
+create table erasures (               -- payloads that are gone here, and that a lake may still hold
+    sequence integer primary key
 );

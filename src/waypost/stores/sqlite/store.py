@@ -71,7 +71,7 @@ from ...store import (
     Undecided,
 )
 from . import files
-from .bodies import Bodies
+from .bodies import Bodies, folder_of
 from .checkpoints import Checkpoints
 from .contents import Contents
 from .deciding import Deciding
@@ -144,7 +144,7 @@ class SqliteStore:
                 migrations=migrations,
             )
             self._names = Names(self._db)
-            self._bodies = Bodies(self.path.with_name(self.path.name + ".bodies"), self._is_body)
+            self._bodies = Bodies(folder_of(self.path), self._is_body)
             self._read_db: Db = files.connect(self.path)
             self._read_db.execute("pragma query_only = true; pragma cache_size = -2048")
         except BaseException:
