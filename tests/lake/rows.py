@@ -87,6 +87,7 @@ class Source:
         self.oldest, self._head, self._body_bytes = oldest, head, body_bytes
         #: of bodies that are no more
         self.erased: set[int] = set()
+        self.batch_rows = 1_000
 
     def head(self) -> tuple[int, int, int | None, int]:
         return self.oldest, self._head, None, int(moment(self._head))
@@ -98,7 +99,7 @@ class Source:
         return events(lo, hi)
 
     def payloads(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
-        for batch in payloads(lo, hi, size=self._body_bytes):
+        for batch in payloads(lo, hi, self.batch_rows, self._body_bytes):
             yield without_bodies(batch, self.erased) if self.erased else batch
 
 

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from tests.lake import rows
 from waypost.arrow import EVENTS, MOMENT, PAYLOADS
 from waypost.errors import LakeUnusable
-from waypost.lake import delta, syncing
+from waypost.lake import delta
 from waypost.lake.mending import entry_path, mend
 
 FOLDED = pa.schema(
@@ -90,7 +90,7 @@ class Steps:
             self.done.append(f"sync {self._kind(Path(os.readlink(f'/proc/self/fd/{fd}')))}")
             really(fd)
 
-        monkeypatch.setattr(syncing.os, "fsync", record)
+        monkeypatch.setattr(os, "fsync", record)
 
     def reached(self, point: str) -> None:
         self.done.append(point)
@@ -151,14 +151,14 @@ def test_a_merge_is_synced_with_its_files_and_their_folders_before_it_returns(
 
 def test_an_entry_that_cannot_be_synced_is_taken_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = open_events(path)
-    really = syncing.os.fsync
+    really = os.fsync
 
     def fail(fd: int) -> None:
         if os.readlink(f"/proc/self/fd/{fd}").endswith("1.json"):
             raise OSError(5, "Input/output error")
         really(fd)
 
-    monkeypatch.setattr(syncing.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(LakeUnusable, match="Input/output error"):
         delta.append(table, path, rows.events(1, 10).to_batches(), app="sealer", version=10)
     assert delta.version_of(path, "sealer") is None
@@ -194,10 +194,9 @@ def test_what_is_appended_is_read_back_alike_by_delta_rs_polars_and_duckdb(path:
     assert by_polars.select(EVENTS.names).cast(EVENTS) == expected
 
     uris = DeltaTable(path).file_uris()
-    by_duckdb = duckdb.sql('select * from read_parquet($uris) order by "offset"', params={"uris": uris})
-    assert by_duckdb.to_arrow_table().select(["offset", "message_id", "topics"]).to_pylist() == (
-        expected.select(["offset", "message_id", "topics"]).to_pylist()
-    )
+    by_duckdb = duckdb.read_parquet(uris).order('"offset"').to_arrow_table()
+    some = ["offset", "message_id", "topics"]
+    assert by_duckdb.select(some).to_pylist() == expected.select(some).to_pylist()
     dataset = duckdb.from_arrow(DeltaTable(path).to_pyarrow_dataset())
     assert dataset.aggregate('count(*), max("at")').fetchall() == [(1_000, expected["at"][-1].as_py())]
 

@@ -491,7 +491,7 @@ class DataFile:
     last_at: datetime | None
 
 
-def data_files(table: DeltaTable, path: Path, column: str) -> list[DataFile]:
+def data_files(table: DeltaTable, path: Path, column: str = "offset") -> list[DataFile]:
     """The table's files by the lowest value of `column`."""
     with plainly(path):
         actions = pa.table(table.get_add_actions(flatten=True))
