@@ -21,6 +21,8 @@ HEIGHT = 220.0
 PANEL_HEIGHT = 120.0
 #: pixels from one line's name to the next
 LABEL_GAP = 17.0
+#: as much of a line's name as there is room for
+LABEL_SIGNS = 16
 
 #: of lines and columns that stand for things of one kind, in this order
 COLOURS = tuple(f"s{number}" for number in range(1, 8))
@@ -76,10 +78,21 @@ def lines(
     ends = [scale.place(_last(one.values)) for one in named]
     places = spread(ends, LABEL_GAP, scale.height)
     labels = [
-        element("span", one.name, class_=f"end {one.colour}", style=f"top:{_number(place)}px", title=one.name)
+        element(
+            "span",
+            _middle_out(one.name),
+            class_=f"end {one.colour}",
+            style=f"top:{_number(place)}px",
+            title=one.name,
+        )
         for one, place in zip(named, places, strict=True)
     ]
     return _plot(drawing, scale, across.ticks(most_ticks), labels)
+
+
+def _middle_out(name: str) -> str:
+    """Names that begin alike often differ at their ends."""
+    return name if len(name) <= LABEL_SIGNS else f"{name[: LABEL_SIGNS - 8]}…{name[-7:]}"
 
 
 def _last(values: Iterable[float | None]) -> float:

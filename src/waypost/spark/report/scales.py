@@ -129,6 +129,8 @@ class Across:
         if not self.starts:
             return []
         begin, end = self.starts[0], self.starts[-1] + self.step
+        if self.step < timedelta(minutes=1):
+            most = max(3, most - 3)  # seconds take room
         spacing = next((one for one in _TIME_TICKS if one * most >= end - begin), _TIME_TICKS[-1])
         at = floor(begin, spacing)
         if at < begin:
