@@ -258,7 +258,13 @@ def _parquet_writer(file: Path, schema: pa.Schema) -> pq.ParquetWriter:
     # Bodies differ from each other and are never searched: no dictionary, no lowest and highest value.
     plain = [_leaf(field) for field in schema if not pa.types.is_binary(field.type)]
     return pq.ParquetWriter(
-        file, schema, compression="zstd", use_dictionary=plain, write_statistics=plain, store_schema=False
+        file,
+        schema,
+        compression="zstd",
+        use_dictionary=plain,
+        write_statistics=plain,
+        write_page_checksum=True,  # zstd alone lets many a flipped bit through
+        store_schema=False,
     )
 
 

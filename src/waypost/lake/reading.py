@@ -120,7 +120,10 @@ class Rows:
         self, file: DataFile, lo: int = -MOST, hi: int = MOST
     ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
         """The same of one file; row groups that cannot hold such values are passed over."""
-        with delta.plainly(file.path), pq.ParquetFile(file.path) as opened:
+        with (
+            delta.plainly(file.path),
+            pq.ParquetFile(file.path, page_checksum_verification=True) as opened,
+        ):
             there = set(opened.schema_arrow.names)
             names = {self._column, *(name for name in self.schema.names if name in there)}
             groups = [
