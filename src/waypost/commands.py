@@ -309,6 +309,31 @@ class Reap(msgspec.Struct, gc=False):
     limit: int = 1_000
 
 
+class Seal(msgspec.Struct, gc=False):
+    """All events up to here, and the payloads of their messages, are on stable media in the lake: from now on the store may forget
+    them. An earlier one than before changes nothing. -> None"""
+
+    upto: int
+
+
+class ErasePayload(msgspec.Struct, gc=False):
+    """Forget a message's payload for good: here at once, and in the lake once `Erased` says so. What could still have been delivered
+    is cancelled. A repeat does nothing new. -> bool: there was a payload here
+
+    The body of a message that is still in L is needed to decide where it goes: StillLogged.
+    """
+
+    id: str
+    #: where the lake has it, for one that the store has forgotten
+    sequence: int | None = None
+
+
+class Erased(msgspec.Struct, gc=False):
+    """The lake no longer holds the payloads of these messages. -> None"""
+
+    sequences: list[int]
+
+
 Command = (
     Publish
     | PublishMany
@@ -333,4 +358,7 @@ Command = (
     | Work
     | Tick
     | Reap
+    | Seal
+    | ErasePayload
+    | Erased
 )

@@ -115,6 +115,7 @@ class Reason(StrEnum):
     REDRIVEN = "redriven"
     DEAD_LETTER = "dead-letter"
     DAMAGED = "payload-damaged"
+    ERASED = "payload-erased"
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

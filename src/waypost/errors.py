@@ -13,6 +13,7 @@
     │   ├── JobNotFound            404
     │   ├── TableNotFound          404
     │   ├── IdTaken                409  the producer's own id names another message
+    │   ├── StillLogged            409  nobody has decided yet where the message goes
     │   ├── PayloadReaped          410  the message is kept, its body is not any more
     │   ├── LogTrimmed             410  the log no longer goes back that far
     │   ├── PayloadDamaged         500  what was read does not fit its checksum
@@ -175,9 +176,18 @@ class IdTaken(Refused):
         )
 
 
+class StillLogged(Refused):
+    status, code, title = 409, "STILL_LOGGED", "Message still logged"
+    hint = "its payload is needed to decide where it goes: try again when it is routed"
+    retry_after = 10
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"nobody has decided yet where message {id!r} goes")
+
+
 class PayloadReaped(Refused):
     status, code, title = 410, "PAYLOAD_REAPED", "Payload reaped"
-    hint = "the queue's `keep` says for how long bodies of completed messages stay"
+    hint = "the queue's `keep` says for how long bodies of completed messages stay; one may also have been erased"
 
 
 class PayloadDamaged(Refused):

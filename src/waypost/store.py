@@ -282,6 +282,30 @@ class Store(Protocol):
 
     def stats(self) -> Stats: ...
 
+    def id(self) -> str:
+        """The store's own, from its creation."""
+        ...
+
+    def use_lake(self, on: bool) -> None:
+        """Whether there is a lake, off until somebody says so: before the first group, from the thread that calls `apply`.
+
+        With one, events leave the store when they are sealed and old enough, whoever has read them, and a body only when its L is sealed.
+        Without, named spectators hold events."""
+        ...
+
+    def sealed(self) -> int | None:
+        """The last offset that the lake holds, 0: none yet; None without a lake. Cheap."""
+        ...
+
+    def erasures(self) -> list[int]:
+        """Sequences, ascending, of payloads that were erased here and that the lake may still hold."""
+        ...
+
+    def export_source(self) -> str | None:
+        """What another process opens to export the store's log and rows: the file's absolute path, for `stores.sqlite.export`. None:
+        there is nothing to open, and no lake."""
+        ...
+
     def close(self) -> None:
         """After the last group; a second time does nothing."""
         ...

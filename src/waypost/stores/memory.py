@@ -6,6 +6,7 @@ indexes and are checked against this one step by step. It is also the store for 
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from ..commands import (
     DeleteObject,
     DeleteQueue,
     DeleteSpectator,
+    Erased,
+    ErasePayload,
     Extend,
     Extended,
     Fetch,
@@ -40,6 +43,7 @@ from ..commands import (
     Reap,
     Release,
     Remove,
+    Seal,
     SetSpectator,
     Settled,
     Staged,
@@ -88,6 +92,7 @@ from ..errors import (
     QueueNotFound,
     Refused,
     RequestInvalid,
+    StillLogged,
 )
 from ..filters import Filter, bounds_fetches, in_bounds, selects_message
 from ..instants import Clock, SteadyClock
@@ -177,7 +182,7 @@ class _Message:
     size: int
     priority: int
     expires_at: int | None
-    #: None once reaped
+    #: None once reaped or erased
     body: bytes | None
     own_id: str | None = None
     #: when it may be fetched first; None: at once
@@ -322,6 +327,11 @@ class MemoryStore:
         #: name -> (offset, when it was said)
         self._spectators: dict[str, tuple[int, int]] = {}
         self._jobs: dict[str, _Job] = {}
+        self._id = os.urandom(16).hex()
+        #: whether there is a lake, what it holds, and what it has to erase
+        self._lake = False
+        self._sealed: int | None = None
+        self._erasures: set[int] = set()
         #: destinations where something may have become ready, and those whose counts changed
         self._touched: set[_Destination] = set()
         self._counted: set[_Destination] = set()
@@ -351,6 +361,9 @@ class MemoryStore:
             Work: self._work,
             Tick: self._tick,
             Reap: self._reap,
+            Seal: self._seal,
+            ErasePayload: self._erase,
+            Erased: lambda command: self._erasures.difference_update(command.sequences),
         }
 
     # ── commands ────────────────────────────────────────────────────────────────────────────
@@ -1075,7 +1088,8 @@ class MemoryStore:
 
     def _reap(self, command: Reap) -> bool:
         for message in list(self._messages.values()):
-            if message.body is not None and self._outlived(message):
+            sealed = not self._lake or message.sequence <= (self._sealed or 0)
+            if message.body is not None and sealed and self._outlived(message):
                 message.body = None
         self._oldest = max(self._oldest, self._trim_to())
         self._fetches = {
@@ -1097,8 +1111,11 @@ class MemoryStore:
         return False
 
     def _trim_to(self) -> int:
-        """Up to here the log has been kept for long enough, and every spectator has read it or had its time."""
+        """Up to here the log has been kept for long enough, and the lake has it; or, without one, every spectator has read it or
+        had its time."""
         target = self.offset_at(self._now - self._log_keep_us)
+        if self._lake:
+            return min(target, (self._sealed or 0) + 1)
         read = min((offset for offset, _ in self._spectators.values()), default=len(self._log)) + 1
         return min(target, max(read, self.offset_at(self._now - SPECTATORS_HOLD_US)))
 
@@ -1131,6 +1148,30 @@ class MemoryStore:
             if message.thing is not None and place.latest.get(message.thing) == message.sequence:
                 del place.latest[message.thing]
         self._fetches = {offset: f for offset, f in self._fetches.items() if f.slot.message is not message}
+
+    # ── the lake ────────────────────────────────────────────────────────────────────────────
+
+    def _seal(self, command: Seal) -> None:
+        if not 0 <= command.upto <= len(self._log):
+            raise RequestInvalid(f"no event has offset {command.upto}", f"the log ends at {len(self._log)}")
+        self._sealed = max(command.upto, self._sealed or 0)
+
+    def _erase(self, command: ErasePayload) -> bool:
+        message = self._by_id.get(command.id)
+        sequence = command.sequence if message is None else message.sequence
+        if sequence is None:
+            raise MessageNotFound(command.id)
+        if message is not None and message.state is L:
+            raise StillLogged(command.id)
+        if self._lake or self._sealed is not None:
+            self._erasures.add(sequence)
+        if message is None or message.body is None:
+            return False
+        message.body = None
+        for slot in sorted(message.slots, key=lambda slot: (slot.queue.number, slot.number)):
+            if slot.state in OPEN:
+                self._take(slot, Step((C,), Reason.ERASED, None, slot.tries))
+        return True
 
     # ── what every change goes through ──────────────────────────────────────────────────────
 
@@ -1375,6 +1416,21 @@ class MemoryStore:
     def stats(self) -> Stats:
         undecided = sum(message.state is L for message in self._messages.values())
         return Stats(oldest=self._oldest, head=len(self._log), disk_bytes=0, undecided=undecided)
+
+    def id(self) -> str:
+        return self._id
+
+    def use_lake(self, on: bool) -> None:
+        self._lake = on
+
+    def sealed(self) -> int | None:
+        return (self._sealed or 0) if self._lake else None
+
+    def erasures(self) -> list[int]:
+        return sorted(self._erasures)
+
+    def export_source(self) -> str | None:
+        return None
 
     def close(self) -> None:
         """Nothing to close."""

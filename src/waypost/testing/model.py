@@ -38,6 +38,8 @@ from ..commands import (
     DeleteObject,
     DeleteQueue,
     DeleteSpectator,
+    Erased,
+    ErasePayload,
     Extend,
     Fetch,
     Fetched,
@@ -48,6 +50,7 @@ from ..commands import (
     Reap,
     Release,
     Remove,
+    Seal,
     SetSpectator,
     Staged,
     StartJob,
@@ -232,6 +235,7 @@ class Walk(RuleBasedStateMachine):
         self.clock = MovableClock()
         self.place = self.home()
         self.entropy = seeded_entropy()
+        self.lake = False
         self.store = self.place.open(self.clock, self.entropy)
         self.model = MemoryStore(clock=self.clock, entropy=seeded_entropy())
         #: receipts and ids ever seen, oldest first
@@ -247,6 +251,7 @@ class Walk(RuleBasedStateMachine):
         listening=st.lists(channels, max_size=3),
         agreed=st.lists(objects, max_size=3),
         registered=st.lists(consumers, max_size=3),
+        lake=st.booleans(),
     )
     def some_of_everything(
         self,
@@ -254,10 +259,17 @@ class Walk(RuleBasedStateMachine):
         listening: list[DeclareChannel],
         agreed: list[DeclareObject],
         registered: list[DeclareConsumer],
+        lake: bool,
     ) -> None:
+        self.use_lake(lake)
         self.run(*(DeclareQueue(name, policy) for name, policy in given.items()))
         compared = DeclareObject("a", ObjectPolicy(unchanged=Unchanged()))
         self.run(DeclareChannel(name="s", topics=("*",)), compared, *listening, *agreed, *registered)
+
+    def use_lake(self, on: bool) -> None:
+        self.lake = on
+        for store in (self.store, self.model):
+            store.use_lake(on)
 
     @rule(data=st.data())
     def administer(self, data: st.DataObject) -> None:
@@ -522,6 +534,37 @@ class Walk(RuleBasedStateMachine):
         self.compare()
 
     @rule(data=st.data())
+    def seal(self, data: st.DataObject) -> None:
+        self.run(self.some_seal(data))
+
+    @rule(days=st.sampled_from([1, 8, 8]))
+    def seal_everything_and_reap(self, days: int) -> None:
+        self.run(Seal(self.model.bounds()[1]))
+        self.reap(days, 1_000)
+
+    @rule(on=rarely(st.just(False), True))
+    def turn_the_lake_on_or_off(self, on: bool) -> None:
+        """As another start may do it."""
+        self.use_lake(on)
+        self.restart()
+
+    @rule(data=st.data())
+    def erase_a_payload(self, data: st.DataObject) -> None:
+        self.run(self.some_erasure(data))
+
+    @rule(data=st.data(), command=fetches, outcome=outcomes)
+    def erase_the_payload_of_what_is_out(self, data: st.DataObject, command: Fetch, outcome: Outcome) -> None:
+        (fetched,) = self.run(command)
+        if isinstance(fetched, list) and fetched:
+            self.run(*(ErasePayload(one.id) for one in fetched))
+            receipts = [one.receipt for one in fetched]
+            self.run(Confirm(queue=command.queue, kind=command.kind, receipts=receipts, outcome=outcome))
+
+    @rule(data=st.data())
+    def erased_in_the_lake(self, data: st.DataObject) -> None:
+        self.run(self.some_erased(data))
+
+    @rule(data=st.data())
     def a_group(self, data: st.DataObject) -> None:
         kinds: list[Callable[[st.DataObject], Command]] = [
             lambda data: data.draw(publishes),
@@ -543,6 +586,9 @@ class Walk(RuleBasedStateMachine):
             self.some_release,
             self.some_remove,
             self.some_job,
+            self.some_seal,
+            self.some_erasure,
+            self.some_erased,
         ]
         chosen = data.draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=7))
         self.run(*(kind(data) for kind in chosen))
@@ -551,6 +597,7 @@ class Walk(RuleBasedStateMachine):
     def restart(self) -> None:
         self.store.close()
         self.store = self.place.open(self.clock, self.entropy)
+        self.store.use_lake(self.lake)
         self.compare_everything()
 
     @rule()
@@ -558,6 +605,7 @@ class Walk(RuleBasedStateMachine):
         abandoned = self.store
         self.place.crash()
         self.store = self.place.open(self.clock, self.entropy)
+        self.store.use_lake(self.lake)
         abandoned.close()
         self.compare_everything()
 
@@ -620,6 +668,18 @@ class Walk(RuleBasedStateMachine):
     def some_remove(self, data: st.DataObject) -> Remove:
         name, kind = data.draw(places)
         return Remove(name, data.draw(st.sampled_from(self.ids[-12:])), kind)
+
+    def some_seal(self, data: st.DataObject) -> Seal:
+        """Mostly near the head, now and then beyond it."""
+        return Seal(self.model.bounds()[1] - data.draw(st.sampled_from([0, 0, 1, 5, 20, -1])))
+
+    def some_erasure(self, data: st.DataObject) -> ErasePayload:
+        return ErasePayload(
+            data.draw(st.sampled_from(self.ids[-12:])), data.draw(rarely(st.sampled_from([1, 20])))
+        )
+
+    def some_erased(self, data: st.DataObject) -> Erased:
+        return Erased(data.draw(st.lists(st.sampled_from([1, *self.model.erasures()]), max_size=3)))
 
     def some_job(self, data: st.DataObject) -> StartJob:
         kinds = [JobKind.REDRIVE, JobKind.REDRIVE, JobKind.REPLAY, JobKind.CANCEL, JobKind.PURGE]
@@ -705,6 +765,8 @@ class Walk(RuleBasedStateMachine):
         same("undecided", waiting, self.model.undecided(0, 5))
         for place in PLACES:
             same(f"ready{place}", self.store.ready(*place), self.model.ready(*place))
+        same("sealed", self.store.sealed(), self.model.sealed())
+        same("erasures", self.store.erasures(), self.model.erasures())
         same("find()", list(listing(self.store, Filter(), 3)), list(listing(self.model, Filter())))
 
     def compare_messages(self, ids: Iterable[str]) -> None:

@@ -75,15 +75,12 @@ class Deciding:
         if compared is not None:
             same_as = None if force else self._contents.repeated(*compared)
             if same_as is not None:
-                self._db.execute(
-                    "update messages set route = ?, same_as = ? where sequence = ?",
-                    (LATER, same_as.encode(), sequence),
-                )
+                ledger.set_route(sequence, LATER, same_as)
                 self._end(sequence, U, age_ms)
                 self._contents.count(envelope, str(envelope.object))
                 return
             self._contents.note(*compared, command.id, sequence)
-        self._db.execute("update messages set route = ? where sequence = ?", (LATER, sequence))
+        ledger.set_route(sequence, LATER)
         registered = {name: info.consumer for name, info in self._names.consumers.items()}
         parts = parts_of(command.route, envelope, registered, self._infer_types)
         places = self._publishing.places(parts, envelope.topics, sequence)

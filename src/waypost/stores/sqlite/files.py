@@ -17,7 +17,8 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
@@ -93,10 +94,23 @@ def connect(path: Path, synchronous: str = "full") -> apsw.Connection:
     connection = apsw.Connection(str(path), statementcachesize=200)
     connection.set_busy_timeout(5_000)
     connection.execute("pragma temp_store = memory; pragma wal_autocheckpoint = 0; pragma cache_size = -8192")
+    connection.execute("pragma secure_delete = fast")
     # Only macOS knows these; there a plain fsync does not reach the disk.
     connection.execute("pragma fullfsync = on; pragma checkpoint_fullfsync = on")
     connection.execute(f"pragma synchronous = {synchronous}")
     return connection
+
+
+@contextmanager
+def overwriting(connection: apsw.Connection) -> Iterator[None]:
+    """What is taken out of the file meanwhile is overwritten in it. Where a message's row is written anew its body moves, so that too is
+    done in here: an erased body is then nowhere in the file. (What else a change leaves free is overwritten only where that costs no
+    more writing.)"""
+    connection.execute("pragma secure_delete = on")
+    try:
+        yield
+    finally:
+        connection.execute("pragma secure_delete = fast")
 
 
 def open_file(

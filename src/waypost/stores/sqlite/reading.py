@@ -169,7 +169,7 @@ class Reader:
             "select body, size, hash from messages where sequence = ?", (sequence,)
         ).get
         if body is None:
-            raise PayloadReaped(f"the body of {id!r} was reaped")
+            raise PayloadReaped(f"the body of {id!r} is gone")
         if isinstance(body, str):
             return Staged(size, body, hash)
         if payload_hash(body) != hash:

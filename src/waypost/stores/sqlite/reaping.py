@@ -1,8 +1,10 @@
 """Reaping: what has been kept for long enough is forgotten, a slice at a time.
 
-    ended, none of it dead, for longer than its queues keep  ─▶  its body goes
-    events older than the log keeps, and read by spectators  ─▶  the log's oldest offset moves up
+    ended, none of it dead, for longer than its queues keep  ─▶  its body goes, if the lake has it
+    events older than the log keeps, and in the lake         ─▶  the log's oldest offset moves up
     body gone, and all its events left the log               ─▶  its rows go
+
+Without a lake, events wait for the spectators that have a name instead, and bodies for nothing.
 
 It goes through the ended messages in log order, from the beginning again on each pass; a pass stops where messages are younger
 than the shortest `keep`.
@@ -40,11 +42,24 @@ class Reaper:
         self.forgotten = False
         self._after = 0
         self._files: list[str] = []
+        #: whether there is a lake
+        self.lake = False
+        self.load()
+
+    def load(self) -> None:
+        """As the file has it."""
+        #: the last offset that a lake holds; None: none ever held any
+        self.sealed: int | None = self._db.execute("select sealed from head").get
+
+    def seal(self, upto: int) -> None:
+        self.sealed = max(upto, self.sealed or 0)
+        self._db.execute("update head set sealed = ?", (self.sealed,))
 
     def undo(self) -> None:
         """Its group was rolled back: the rows are there again, and need their files."""
         self._after = 0
         self._files.clear()
+        self.load()
 
     def take_files(self) -> list[str]:
         """Names of body files to be removed, once the commit that forgot them went through."""
@@ -84,8 +99,11 @@ class Reaper:
         return bound < target
 
     def _trim_to(self) -> int:
-        """Up to here the log has been kept for long enough, and every spectator has read it or had its time and space."""
+        """Up to here the log has been kept for long enough, and the lake has it; or, without one, every spectator has read it or
+        had its time and space."""
         target = self._reader.offset_at(self._ledger.now - self._log_keep_us)
+        if self.lake:
+            return min(target, (self.sealed or 0) + 1)
         read: int | None = self._db.execute('select min("offset") from spectators').get
         if read is None or self._file_bytes() > self._held_bytes:
             return target
@@ -162,11 +180,13 @@ class Reaper:
 
     def _reap(self, sequence: int, group: list[Any], oldest: int) -> None:
         if not group[0][8]:
-            self._drop_body(sequence)
+            if self.lake and sequence > (self.sealed or 0):
+                return
+            self.drop_body(sequence)
         if max(sequence + self._offsets(group), *(self._last_offset(row[5]) for row in group)) < oldest:
             self._forget(sequence, group)
 
-    def _drop_body(self, sequence: int) -> None:
+    def drop_body(self, sequence: int) -> None:
         body = self._db.execute("select body from messages where sequence = ?", (sequence,)).get
         if isinstance(body, str):
             self._files.append(body)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ...delivery import ENDED, OPEN, WAITING, F, K, L, O, Q, R, Reason, S, State, Step, X
 from ...destinations import Kind
 from ...policy import DEFAULT, Policy
+from .files import overwriting
 from .names import Destination, Names
 from .reading import Reader
 from .rows import NO_CONFIRM, STATE, Db, open_route, pack_path
@@ -425,7 +426,15 @@ class Ledger:
         for key in keys:
             self._refresh_key(queue, key)
 
-    # ── obsolete, unrouted ──────────────────────────────────────────────────────────────────
+    # ── routes, obsolete, unrouted ──────────────────────────────────────────────────────────────────
+
+    def set_route(self, sequence: int, route: int | str | None, same_as: str | None = None) -> None:
+        """For a message that is written already."""
+        with overwriting(self._db):
+            self._db.execute(
+                "update messages set route = ?, same_as = ifnull(?, same_as) where sequence = ?",
+                (route, None if same_as is None else same_as.encode(), sequence),
+            )
 
     def note_latest(self, queue: Destination, sequence: int, object: str | None, key: str | None) -> None:
         """`latestOnly`: what waits there of older messages about the same thing is obsolete, or this one is. Nothing may
@@ -495,9 +504,7 @@ class Ledger:
         queue = self._names.queues.get(name) or self.make_queue(name)
         if queue is slot.queue:
             return
-        self._db.execute(
-            "update messages set route = ? where sequence = ?", (open_route(slot.route), slot.sequence)
-        )
+        self.set_route(slot.sequence, open_route(slot.route))
         # It is not alone in its queue any more.
         self._young.messages.pop(slot.sequence, None)
         for (last,) in self._db.execute(

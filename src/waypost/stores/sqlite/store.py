@@ -32,6 +32,8 @@ from ...commands import (
     DeleteObject,
     DeleteQueue,
     DeleteSpectator,
+    Erased,
+    ErasePayload,
     Extend,
     Fetch,
     Job,
@@ -42,6 +44,7 @@ from ...commands import (
     Reap,
     Release,
     Remove,
+    Seal,
     SetSpectator,
     Staged,
     StartJob,
@@ -84,6 +87,7 @@ from .publishing import Publishing
 from .reading import Reader
 from .reaping import Reaper
 from .rows import STATE, Db
+from .sealing import Sealing
 from .settling import Settling
 from .slots import Ledger
 from .snapshots import Snapshots, depths_at
@@ -177,6 +181,7 @@ class SqliteStore:
         self._settling = Settling(*parts, rows, young, draw)
         self._deciding = Deciding(*parts, self._publishing, contents, infer_types)
         self._jobs = Jobs(*parts, self._publishing.slots_in)
+        self._sealing = Sealing(self._db, own_reader, self._ledger, self._reaper, young)
         #: the hot ones see a run of commands at once
         self._runs: dict[type, Callable[[Sequence[Any], list[Any]], None]] = {
             Publish: self._publishing.run,
@@ -204,6 +209,9 @@ class SqliteStore:
             Work: self._jobs.work,
             Tick: self._tick,
             Reap: self._reap,
+            Seal: self._sealing.seal,
+            ErasePayload: self._sealing.erase,
+            Erased: self._sealing.erased,
         }
 
     def _is_body(self, name: str) -> bool:
@@ -266,13 +274,13 @@ class SqliteStore:
     def _roll_back(self) -> None:
         self._rows.clear()
         self._young.clear()
-        self._reaper.undo()
         self._publishing.forget_plans()
         self._ledger.timed = True
         self._ledger.touched.clear()
         self._ledger.roused.clear()
         if self._db.in_transaction:
             self._db.execute("rollback")
+        self._reaper.undo()
         self._names.load()
         self._snapshots.load()
         self._load_head()
@@ -597,6 +605,21 @@ class SqliteStore:
         sizes.append(self._read_db.execute(_BODY_BYTES).get or 0)
         undecided = sum(self._names.logged.values())
         return Stats(oldest=oldest, head=head, disk_bytes=sum(sizes), undecided=undecided)
+
+    def id(self) -> str:
+        return str(self._read_db.execute("select id from head").get)
+
+    def use_lake(self, on: bool) -> None:
+        self._reaper.lake = on
+
+    def sealed(self) -> int | None:
+        return (self._reaper.sealed or 0) if self._reaper.lake else None
+
+    def erasures(self) -> list[int]:
+        return [sequence for (sequence,) in self._read_db.execute("select sequence from erasures order by 1")]
+
+    def export_source(self) -> str | None:
+        return str(self.path.absolute())
 
     def close(self) -> None:
         if self._closed:
