@@ -92,14 +92,16 @@ def test_lines_of_json_are_those_that_the_broker_makes(tmp_path: Path) -> None:
             ):
                 for limit in (None, 2):
                     wanted = Reading(
-                        1,
-                        None,
-                        None,
-                        False,
-                        False,
-                        *map(chosen.get, ("queue", "channel", "topic")),
-                        False,
-                        None,
+                        start=1,
+                        until=None,
+                        n=None,
+                        follow=False,
+                        payload=False,
+                        queue=chosen.get("queue"),
+                        channel=chosen.get("channel"),
+                        topic=chosen.get("topic"),
+                        arrow=False,
+                        columns=None,
                     )
                     expected = [event_json(event) for event in store.events(1, head) if wanted.wants(event)]
                     lines = await read(process, 1, head, form="json", limit=limit, **chosen)
@@ -200,7 +202,7 @@ def test_no_more_is_sent_than_the_reader_asked_for(tmp_path: Path) -> None:
         async with child(store) as process:
             call = events(process, 1, head)
             while call._told.qsize() < WINDOW_PIECES:
-                await asyncio.sleep(0.01)
+                await read(process, 1, 1)
             # Others are answered meanwhile, and after several answers nothing more has come.
             for _ in range(3):
                 await read(process, 1, 1_000)

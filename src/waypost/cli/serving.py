@@ -69,7 +69,7 @@ def keeping(store: Store, wanted: str, keep: str) -> tuple[Callable[[Broker], Ke
     from ..lake.keeper import EXTRA, Keeper, missing_packages
     from ..lake.owner import Lake, check_owner
 
-    source = getattr(store, "export_source", lambda: None)()
+    source = store.export_source()
     if source is None:
         return None, "lake: off, because this store has no file"
     if missing_packages():
@@ -78,6 +78,7 @@ def keeping(store: Store, wanted: str, keep: str) -> tuple[Callable[[Broker], Ke
         return partial(Keeper, folder=None), "lake: off, as told"
     folder = Path(source).parent / "lake" if wanted == LAKE_BESIDE else Path(wanted).expanduser()
     folder = Path(os.path.abspath(folder))
+    store.use_lake(True)
     check_owner(Lake(folder), store.id(), store.sealed())
     keep_us = None if keep == LAKE_FOREVER else parse_span(keep)
     return partial(Keeper, folder=folder, keep_us=keep_us), f"lake: {folder}, kept {_for_how_long(keep)}"

@@ -66,8 +66,8 @@ class Lake(Protocol):
     async def offset_at(self, at: int) -> int | None:
         """The lake's first offset that is not before the instant; None: none is. Raises LogTrimmed."""
 
-    async def erase(self, id: str) -> bool:
-        """Of a message that the store has forgotten; False: the lake does not have it either."""
+    async def find(self, id: str) -> int | None:
+        """The sequence of a message that the lake has."""
 
     def events(
         self,

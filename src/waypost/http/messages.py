@@ -6,8 +6,17 @@ from functools import partial
 from typing import Any
 
 from waypost.broker import Broker
-from waypost.commands import PublishMany
-from waypost.errors import Busy, MessageNotFound, NotOffered, PayloadReaped, Refused, RequestInvalid
+from waypost.commands import ErasePayload, PublishMany
+from waypost.errors import (
+    Busy,
+    LakeUnavailable,
+    MessageNotFound,
+    NotOffered,
+    PayloadReaped,
+    Refused,
+    RequestInvalid,
+    StillLogged,
+)
 from waypost.filters import parse_filter
 from waypost.http.answering import WRONG, answer_json
 from waypost.http.given import check_query, flag, whole
@@ -86,6 +95,18 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
             headers.append(("Content-Encoding", envelope.encoding))
         request.answer(200, body, envelope.mime_type or "application/octet-stream", headers)
 
+    async def erase(request: Request) -> None:
+        id = _id(request)
+        try:
+            await broker.ask(ErasePayload(id))
+        except MessageNotFound:
+            # The store forgets a message after a while; the lake may still have its body.
+            sequence = None if lake is None or lake.folder is None else await lake.find(id)
+            if sequence is None:
+                raise
+            await broker.ask(ErasePayload(id, sequence))
+        answer_json(request, 202, {"id": id, "erased": True})
+
     def search(request: Request) -> None:
         check_query(request.head)
         query = request.head.query
@@ -158,5 +179,26 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
             parameters=(_ID,),
             responses={200: Content("the body with its type", {"*/*": {}}, {"X-Message-Id": "its id"})},
             failures=(WRONG, failure(MessageNotFound), failure(PayloadReaped)),
+        ),
+        Route(
+            "DELETE",
+            "/v1/messages/{id}/payload",
+            guarded_task(erase),
+            verb="delete",
+            tag="messages",
+            summary="Erase a message's body, in the store at once and in the lake soon",
+            parameters=(_ID,),
+            responses={
+                202: Content(
+                    "gone from the store; from the lake within a minute", {JSON: ref("PayloadErased")}
+                )
+            },
+            failures=(
+                WRONG,
+                failure(MessageNotFound),
+                failure(StillLogged),
+                failure(Busy),
+                failure(LakeUnavailable),
+            ),
         ),
     ]

@@ -36,6 +36,8 @@ RANGE_EVENTS = 1 << 16
 #: pieces that a read makes before another one has its turn
 TURN_PIECES = 8
 READING_THREADS = 2
+#: what tells two events of one offset apart
+_SAME = ("offset", "at", "message_id", "sequence", "to_state")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Figures = dict[str, Any]
@@ -249,8 +251,11 @@ def with_bodies(lake: Lake, events: pa.Table) -> Iterator[tuple[pa.Table, dict[i
 class OpenLake:
     """The lake while this process has its lock."""
 
-    def __init__(self, lake: Lake, keep_us: int | None, held: ExitStack) -> None:
-        self.lake, self._keep_us, self._held = lake, keep_us, held
+    #: the lock, for as long as this process lives
+    _held: ExitStack
+
+    def __init__(self, lake: Lake, keep_us: int | None) -> None:
+        self.lake, self._keep_us = lake, keep_us
         self.oldest, self.sealed = self._stand()
         #: touched by each maintenance
         self._stamp = lake.folder / ".maintained"
@@ -267,14 +272,31 @@ class OpenLake:
             held.enter_context(writing(lake, SEALER, wait=True))
             claim(lake, store, head.sealed)
             sealing.prepare(lake)
-            opened = cls(lake, keep_us, held.pop_all())
-        if opened.sealed > head.head:
-            opened._held.close()
-            raise LakeUnusable(
-                f"{lake.folder} goes up to offset {opened.sealed} and the store's log only to {head.head}: an older copy of the store "
-                "was restored. Give it a new folder with --lake"
-            )
+            opened = cls(lake, keep_us)
+            opened._check_its_end(export)
+            opened._held = held.pop_all()
         return opened
+
+    def _check_its_end(self, export: Export) -> None:
+        """The last sealed event is the same in the store: if not, an older copy of the store goes on where the lake went on otherwise."""
+        head, last = export.head(), self.sealed
+        if last > head.head:
+            why = f"the store's log only to {head.head}"
+        elif head.oldest <= last and export.events(last, last, _SAME).to_pylist() != self._last_event():
+            why = f"the store has another event at {last}"
+        else:
+            return
+        raise LakeUnusable(
+            f"{self.lake.folder} goes up to offset {last}, and {why}: was an older copy of the store restored? "
+            "Give it a new folder with --lake"
+        )
+
+    def _last_event(self) -> list[dict[str, Any]]:
+        return [
+            row
+            for batch in reading.events(self.lake, self.sealed, self.sealed, _SAME)
+            for row in batch.to_pylist()
+        ]
 
     def _stand(self) -> tuple[int | None, int]:
         stands = reading.standing(self.lake)

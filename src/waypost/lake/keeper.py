@@ -214,13 +214,12 @@ class Keeper:
             raise LogTrimmed(self.oldest, oldest_at)
         return found
 
-    async def erase(self, id: str) -> bool:
-        """Of a message that the store has forgotten. False: the lake does not know it either."""
-        sequence = (await self._ask_lake("find", message=id))["sequence"]
-        if sequence is None:
-            return False
-        self._learn(await self._ask_lake("erase", sequences=[sequence]))
-        return True
+    async def find(self, id: str) -> int | None:
+        """The sequence of a message that the lake has, though perhaps not the store."""
+        if not self.sealed:
+            return None
+        sequence: int | None = (await self._ask_lake("find", message=id))["sequence"]
+        return sequence
 
     async def events(
         self,
