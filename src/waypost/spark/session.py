@@ -86,6 +86,7 @@ def _settings(master: str, log: str, brief: bool) -> dict[str, str]:
     if is_local(master):
         # One shuffle partition a core: Spark's 200 are for clusters and cost seconds here.
         settings["spark.sql.shuffle.partitions"] = str(_cores())
+        settings["spark.python.daemon.module"] = "waypost.spark.daemon"
     if _is_near(master):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
     return settings
