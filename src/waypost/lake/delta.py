@@ -4,7 +4,7 @@
                        └──────── before anyone can see it ──────┘             └─ before anyone is told ─┘
     merge, replace     delta-rs writes files and commits ─▶ sync files, folders, entry, log folder
 
-delta-rs syncs nothing, so that is done here. Each commit of ours bears a transaction, (app, version): the last offset whose
+delta-rs syncs nothing, so that is done here. Each of these commits bears a transaction, (app, version): the last offset whose
 events are in the table. A sequential replay is not refused by Delta: whoever writes asks `version_of` first.
 The transaction stands last in an entry and its app is named in the first line, so an entry cut short is known by its missing
 end (`mending`). An entry that cannot be synced is taken back.
@@ -464,7 +464,7 @@ def vacuum(table: DeltaTable, path: Path) -> list[str]:
     return list(gone)
 
 
-def compact_partitions(table: DeltaTable, path: Path, app: str) -> int:
+def compact_partitions(table: DeltaTable, path: Path) -> int:
     """Small files of each partition into larger ones, by delta-rs; how many went. Rows are in no order afterwards."""
     with plainly(path):
         before = table.version()
@@ -472,7 +472,6 @@ def compact_partitions(table: DeltaTable, path: Path, app: str) -> int:
             target_size=FILE_BYTES,
             max_concurrent_tasks=1,
             writer_properties=_WRITER,
-            commit_properties=_properties(app, table.transaction_version(app) or 0),
             post_commithook_properties=_NO_HOOKS,
         )
         table.update_incremental()

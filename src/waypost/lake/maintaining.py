@@ -26,7 +26,7 @@ from ..errors import LakeUnusable
 from . import delta
 from .delta import DataFile, Reached, nothing
 from .mending import log_folder
-from .owner import PIPELINE, SEALER, Lake
+from .owner import SEALER, Lake
 from .reading import MOST, Rows, sequences_in
 from .syncing import sync_everything
 
@@ -68,7 +68,7 @@ def maintain(
 def maintain_kept(path: Path) -> Maintained:
     """A table of the pipeline's."""
     table = delta.open_table(path)
-    compacted = delta.compact_partitions(table, path, PIPELINE)
+    compacted = delta.compact_partitions(table, path)
     return Maintained(compacted=compacted, vacuumed=len(tidy(path)))
 
 

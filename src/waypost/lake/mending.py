@@ -111,10 +111,7 @@ def _what_is_torn(path: Path, entry: Path) -> str | None:
         return "is torn"
     if not actions:
         return "is empty"
-    if _version(entry) == 0 and not {"protocol", "metaData"} <= {kind for kind, _ in actions}:
-        return "is cut short"
-    app = actions[0][1].get(MARK) if actions[0][0] == "commitInfo" else None
-    if app is not None and (actions[-1][0], actions[-1][1].get("appId")) != ("txn", app):
+    if _is_cut_short(_version(entry), actions):
         return "is cut short"
     for name, size in _added(actions):
         file = path / name
@@ -123,6 +120,21 @@ def _what_is_torn(path: Path, entry: Path) -> str | None:
         if file.stat().st_size != size:
             return f"adds {name} with {size} bytes, and it has {file.stat().st_size}"
     return None
+
+
+def _is_cut_short(version: int, actions: list[tuple[str, dict[str, Any]]]) -> bool:
+    """Whether lines are missing at the end; the first one says what must follow."""
+    kinds = [kind for kind, _ in actions]
+    said = actions[0][1] if kinds[0] == "commitInfo" else {}
+    if version == 0 and not {"protocol", "metaData"} <= set(kinds):
+        return True
+    if MARK in said and (kinds[-1], actions[-1][1].get("appId")) != ("txn", said[MARK]):
+        return True
+    compacted = said.get("operationMetrics", {})  # delta-rs' compaction bears no transaction, but it counts
+    return "numFilesAdded" in compacted and (kinds.count("add"), kinds.count("remove")) != (
+        compacted["numFilesAdded"],
+        compacted["numFilesRemoved"],
+    )
 
 
 def _actions(entry: Path) -> list[tuple[str, dict[str, Any]]]:
