@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from scripts.test_servers import SERVERS
-from waypost.spark.report import charts, scales, units
+from tests.spark.a_day import BUG, play
+from tests.spark.a_day import HOSTILE as PLAY_HOSTILE
+from waypost.spark.report import charts, last_day, scales, units
 from waypost.spark.report.figures import OTHERS, Answer, Figures, Row, carried, filled, troubles
 from waypost.spark.report.headline import headlines, summary
 from waypost.spark.report.markup import Markup, element, text
 from waypost.spark.report.page import page
 from waypost.spark.report.period import MOST_STEPS, Period, floor
 from waypost.spark.report.pictures import PICTURES
-from waypost.spark.report.queries import queries
+from waypost.spark.report.queries import TABLES, queries
 from waypost.spark.report.scales import Across
+from waypost.stores.sqlite.export import Export
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MIDNIGHT = datetime(2026, 11, 15, tzinfo=UTC)
 DAY = Period(MIDNIGHT, MIDNIGHT + timedelta(days=1))
@@ -345,6 +354,131 @@ def test_markup_is_escaped_unless_it_is_markup() -> None:
         element("p", "<i>", Markup("<b/>"), None, title='"', hidden=None)
         == '<p title="&quot;">&lt;i&gt;<b/></p>'
     )
+
+
+# ── from a real log ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pa.Table]:
+    """What a broker logged in a day."""
+    path = tmp_path_factory.mktemp("day") / "waypost.db"
+    play(path, MIDNIGHT, scale=0.05, days=1).close()
+    export = Export(path)
+    yield export.events(1, export.head().head)
+    export.close()
+
+
+@pytest.fixture(scope="module")
+def asked_of_a_day(
+    spark: SparkSession, events: pa.Table, tmp_path_factory: pytest.TempPathFactory
+) -> Figures:
+    from waypost.spark import tables
+    from waypost.spark.report import asked
+
+    folder = tmp_path_factory.mktemp("tables")
+    pq.write_table(events, folder / "events.parquet")
+    logged = spark.read.parquet(str(folder / "events.parquet"))
+    for name in TABLES:
+        tables.of_events(name, logged).write.parquet(str(folder / name))
+        spark.read.parquet(str(folder / name)).createOrReplaceTempView(name)
+    return asked(spark, DAY, now=at(33), lake="/var/lib/waypost/lake")
+
+
+@pytest.mark.timeout(300)
+def test_the_answers_are_what_the_log_says(asked_of_a_day: Figures, events: pa.Table) -> None:
+    happened = events.to_pylist()
+    entered = Counter(event["to_state"] for event in happened)
+    [totals] = asked_of_a_day.rows("totals")
+    assert totals["current"]
+    assert (totals["published"], totals["unchanged"]) == (entered["L"], entered["U"])
+    assert (totals["confirmed"], totals["retried"]) == (entered["S"], entered["R"])
+    assert totals["dead"] == entered["E"] + entered["I"]
+    assert sum(row["published"] for row in asked_of_a_day.rows("volume")) == entered["L"]
+    assert sum(row["unchanged"] for row in asked_of_a_day.rows("duplicates")) == entered["U"] > 0
+
+    waits = sorted(
+        event["duration_ms"] for event in happened if (event["from_state"], event["to_state"]) == ("Q", "F")
+    )
+    [all_waits] = [
+        row for row in asked_of_a_day.rows("waits") if row["time"] is None and row["destination"] is None
+    ]
+    assert all_waits["fetched"] == len(waits)
+    for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        rank = sum(wait <= all_waits[name] for wait in waits) / len(waits)
+        assert rank >= part - 0.002
+        assert sum(wait < all_waits[name] for wait in waits) / len(waits) <= part + 0.002
+
+    dead: dict[tuple[int, int, int], bool] = {}
+    for event in happened:
+        if event["slot"] is not None:
+            dead[event["sequence"], event["destination_code"], event["slot"]] = event["to_state"] in "EI"
+    reasons = {row["reason"]: row["letters"] for row in asked_of_a_day.rows("reasons")}
+    assert sum(reasons.values()) == sum(dead.values()) > 0
+    assert set(reasons) <= {BUG, "no such customer …", f"HTTP 503 {PLAY_HOSTILE}"}
+
+
+def depths(happened: list[dict[str, Any]]) -> dict[str, list[tuple[datetime, int]]]:
+    """By queue or channel, its open deliveries at the end of every minute in which something happened."""
+    open_now: Counter[str] = Counter()
+    found: dict[str, dict[datetime, int]] = {}
+    for event in happened:
+        if event["slot"] is not None:
+            place = event["queue"] or f"channel {event['channel']}"
+            open_now[place] += (event["to_state"] in "QRF") - (event["from_state"] in "QRF")
+            minute = floor(event["at"], timedelta(minutes=1))
+            found.setdefault(place, {})[minute] = open_now[place]
+    return {place: sorted(minutes.items()) for place, minutes in found.items()}
+
+
+@pytest.mark.timeout(300)
+def test_a_backlog_is_the_deepest_minute_of_each_step(asked_of_a_day: Figures, events: pa.Table) -> None:
+    across = asked_of_a_day.across_minutes()
+    rows: dict[str, list[Row]] = {}
+    for row in asked_of_a_day.rows("backlog"):
+        rows.setdefault(row["destination"], []).append(row)
+    expected = {}
+    for place, minutes in depths(events.to_pylist()).items():
+        depth, values = 0, []
+        for start in across.starts:
+            within = [value for minute, value in minutes if start <= minute < start + across.step]
+            values.append(max(within) if within else depth)
+            depth = within[-1] if within else depth
+        if any(values):
+            expected[place] = values
+    assert {place: carried(its, across) for place, its in rows.items()} == expected
+    assert max(expected["orders"]) > 10, "billing stood still"
+
+
+@pytest.mark.timeout(300)
+def test_the_report_finds_who_was_broken_and_when(asked_of_a_day: Figures) -> None:
+    across = asked_of_a_day.across_minutes()
+    trouble = troubles(asked_of_a_day.rows("failures"), across)[0]
+    assert trouble.consumer == "crm"
+    assert at(9, 45) <= trouble.since <= at(10, 30)
+    assert at(11) <= trouble.until <= at(11, 45)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.needs("chromium")
+def test_a_real_report_is_readable(browser: Browser, asked_of_a_day: Figures, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    report.write_text(page(asked_of_a_day))
+    for width in (390, 1280):
+        with browser.new_context(viewport={"width": width, "height": 900}) as context:
+            shown = context.new_page()
+            assert looked_at(shown, report) == []
+            assert overflow(shown) <= 0
+            assert [picture for picture, count in marks(shown).items() if not count] == []
+            assert covered_labels(shown) == []
+
+
+def test_a_session_that_is_asked_without_a_time_tells_of_the_last_day() -> None:
+    now = at(9, 7)
+    assert last_day(now, None) == Period(now - timedelta(days=1) - timedelta(minutes=7), now)
+    assert last_day(now, at(-100)).since == last_day(now, None).since
+    assert last_day(now, at(9, 6)) == Period(at(9, 6), now)
+    assert last_day(now, at(10)).since == last_day(now, None).since
 
 
 # ── in a browser ────────────────────────────────────────────────────────────────────────────────

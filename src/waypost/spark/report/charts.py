@@ -22,7 +22,7 @@ PANEL_HEIGHT = 120.0
 #: pixels from one line's name to the next
 LABEL_GAP = 17.0
 #: as much of a line's name as there is room for
-LABEL_SIGNS = 16
+LABEL_SIGNS = 18
 
 #: of lines and columns that stand for things of one kind, in this order
 COLOURS = tuple(f"s{number}" for number in range(1, 8))

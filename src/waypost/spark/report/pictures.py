@@ -220,7 +220,8 @@ def _panel_detail(row: Row) -> str:
 
 
 def _percentiles(rows: Sequence[Row], across: Across) -> list[Series]:
-    return [Series(name, filled(rows, name, across, None), colour) for name, colour in PERCENTILES]
+    """The worst first, so that its name stands highest where lines are one."""
+    return [Series(name, filled(rows, name, across, None), colour) for name, colour in reversed(PERCENTILES)]
 
 
 # ── backlog ─────────────────────────────────────────────────────────────────────────────────────
