@@ -76,6 +76,15 @@ class Broker:
         """The last offset that is not after the moment; 0 when all are."""
         return self.offset_at(moment + timedelta(microseconds=1)) - 1
 
+    def lake(self, patience: float = PATIENCE_SECONDS) -> dict[str, Any]:
+        """What the broker says of its lake: where it is, how far it goes."""
+
+        def ask() -> dict[str, Any]:
+            with _Answer(self, "GET", "/v1/lake") as answer:
+                return dict(json.loads(answer.read()))
+
+        return self._patiently(ask, patience)
+
     def move_spectator(self, name: str, offset: int) -> None:
         def ask() -> None:
             path = f"/v1/spectators/{quote(name, safe='')}"

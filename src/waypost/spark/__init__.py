@@ -10,8 +10,22 @@ Needs the extra `waypost[spark]`. The data source itself, `format("waypost")`, i
 one, and works in any Spark session.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .java import JavaMissing
 from .launching import SparkUnusable
 from .session import session
 
-__all__ = ["JavaMissing", "SparkUnusable", "session"]
+if TYPE_CHECKING:
+    from .reading import ReadingImpossible, events, table
+
+__all__ = ["JavaMissing", "ReadingImpossible", "SparkUnusable", "events", "session", "table"]
+
+
+def __getattr__(name: str) -> Any:
+    # Later: the daemon that is forked into Spark's workers starts from this package and must not load pyarrow.
+    if name in __all__:
+        from . import reading
+
+        return getattr(reading, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
