@@ -17,19 +17,22 @@ import pytest
 from waypost.broker import Broker
 from waypost.commands import (
     Confirm,
+    Decide,
     DeclareChannel,
     DeclareQueue,
+    ErasePayload,
     Fetch,
     Fetched,
     Publish,
     Reap,
+    Seal,
     SetSpectator,
     Staged,
     Work,
 )
 from waypost.delivery import State
 from waypost.destinations import Kind
-from waypost.errors import DiskLow, Failed, PayloadDamaged, StoreBroken, StoreUnusable
+from waypost.errors import DiskLow, Failed, PayloadDamaged, PayloadReaped, StoreBroken, StoreUnusable
 from waypost.message import Envelope, payload_hash
 from waypost.store import Applied
 from waypost.stores.sqlite import SqliteStore, files
@@ -40,6 +43,9 @@ from waypost.testing import MovableClock
 #: made by the first release: three messages in queue `a`, of which the first is confirmed and the second fetched, and
 #: one with a large body in queue `b`
 VERSION_1 = Path(__file__).parent / "files" / "v1"
+#: made by the second: the same, with a channel `c` where one of them was refused as invalid, a message with an id of its own, one that
+#: stopped at L, and a spectator
+VERSION_2 = Path(__file__).parent / "files" / "v2"
 
 
 def publish(body: bytes = b"body", topic: str = "a.x") -> Publish:
@@ -81,7 +87,7 @@ def test_a_file_of_a_newer_waypost_is_refused(path: Path) -> None:
     db = apsw.Connection(str(path))
     db.execute("pragma user_version = 99")
     db.close()
-    with pytest.raises(StoreUnusable, match="schema version 99, this Waypost knows 2"):
+    with pytest.raises(StoreUnusable, match="schema version 99, this Waypost knows 3"):
         opened(path)
 
 
@@ -111,22 +117,22 @@ def test_an_older_file_is_copied_and_then_migrated(path: Path) -> None:
     store = opened(path)
     store.apply([publish()])
     store.close()
-    store = opened(path, migrations={2: "create table added (x); insert into added values (1)"})
+    store = opened(path, migrations={files.VERSION: "create table added (x); insert into added values (1)"})
     assert store.queue("a") is not None
     store.close()
     db = apsw.Connection(str(path))
-    assert (db.pragma("user_version"), db.execute("select x from added").get) == (3, 1)
+    assert (db.pragma("user_version"), db.execute("select x from added").get) == (files.VERSION + 1, 1)
     db.close()
-    (copy,) = path.parent.glob("waypost.db.v2-*")
+    (copy,) = path.parent.glob(f"waypost.db.v{files.VERSION}-*")
     db = apsw.Connection(str(copy))
-    assert (db.pragma("user_version"), db.execute("select count(*) from messages").get) == (2, 1)
+    assert (db.pragma("user_version"), db.execute("select count(*) from messages").get) == (files.VERSION, 1)
     db.close()
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
     opened(path).close()
     with pytest.raises(apsw.SQLError):
-        opened(path, migrations={2: "create table added (x); this is not SQL"})
+        opened(path, migrations={files.VERSION: "create table added (x); this is not SQL"})
     store = opened(path)
     assert store.apply([publish()]).results[0].state is State.Q
     store.close()
@@ -156,22 +162,51 @@ def test_a_file_of_version_1_is_served_with_all_it_holds(tmp_path: Path) -> None
     assert apsw.Connection(str(copy)).pragma("user_version") == 1
 
 
-def test_a_file_of_version_1_has_afterwards_all_that_a_new_one_has(tmp_path: Path) -> None:
-    shutil.copytree(VERSION_1, tmp_path / "v1")
-    migrated, fresh = opened(tmp_path / "v1" / "waypost.db"), opened(tmp_path / "new" / "waypost.db")
+def test_a_file_of_version_2_is_served_with_all_it_holds(tmp_path: Path) -> None:
+    shutil.copytree(VERSION_2, tmp_path / "v2")
+    store = opened(tmp_path / "v2" / "waypost.db")
     try:
-        declared = only(migrated.apply([DeclareChannel(name="c", topics=("a.*",), start=1)]))
+        store.use_lake(True)
+        queue, channel = store.queue("a"), store.channel("c")
+        assert queue is not None
+        assert channel is not None
+        assert queue.states == {State.S: 1, State.F: 1, State.Q: 1}
+        assert channel.states == {State.I: 1, State.Q: 2}
+        assert (store.sealed(), store.erasures(), len(store.id())) == (0, [], 32)
+        assert [spectator.name for spectator in store.spectators()] == ["audit"]
+        assert [event.offset for event in store.events(1, 18)] == list(range(1, 19))
+        (undecided,) = store.undecided(0, 9)
+        assert undecided.body == b"held"
+        assert only(store.apply([ErasePayload("own-1")])) is True
+        message = store.message("own-1")
+        assert message is not None
+        assert [delivery.state for delivery in message.deliveries] == [State.C, State.C]
+        assert store.erasures() == [message.sequence]
+        (large,) = only(store.apply([Fetch(queue="b")]))
+        assert store.unstage(large.body) == b"large" * 20_000
+    finally:
+        store.close()
+    (copy,) = (tmp_path / "v2").glob("waypost.db.v2-*")
+    assert apsw.Connection(str(copy)).pragma("user_version") == 2
+
+
+@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
+def test_an_older_file_has_afterwards_all_that_a_new_one_has(tmp_path: Path, version: Path) -> None:
+    shutil.copytree(version, tmp_path / "old")
+    migrated, fresh = opened(tmp_path / "old" / "waypost.db"), opened(tmp_path / "new" / "waypost.db")
+    try:
+        declared = only(migrated.apply([DeclareChannel(name="new", topics=("a.*",), start=1)]))
         assert declared.job is not None
         while only(migrated.apply([Work()])):
             pass
-        heard = only(migrated.apply([Fetch(queue="c", kind=Kind.CHANNEL, n=9)]))
+        heard = only(migrated.apply([Fetch(queue="new", kind=Kind.CHANNEL, n=9)]))
         assert len(heard) == 3
         assert migrated.depths(Kind.QUEUE, "a", migrated.clock()) is not None
     finally:
         migrated.close()
         fresh.close()
     tables: list[dict[str, Any]] = []
-    for name in ("v1", "new"):
+    for name in ("old", "new"):
         db = apsw.Connection(str(tmp_path / name / "waypost.db"))
         names = [row[0] for row in db.execute("select name from sqlite_schema where name not like 'sqlite%'")]
         tables.append({table: db.execute(f"pragma table_info({table})").fetchall() for table in names})
@@ -390,9 +425,13 @@ def test_a_reader_that_holds_the_log_is_named_when_the_start_fails(
         monkeypatch.setattr(files, "CHECKPOINT_SECONDS", 0.2)
         with pytest.raises(StoreUnusable, match=f"process {reader.pid}"):
             opened(path)
+        # One that lets go in time holds up nothing.
+        monkeypatch.setattr(files, "CHECKPOINT_SECONDS", 60)
+        monkeypatch.setattr("waypost.stores.sqlite.files.time.sleep", lambda seconds: reader.communicate(""))
+        opened(path).close()
     finally:
-        reader.communicate("")
-    opened(path).close()
+        reader.kill()
+        reader.wait()
 
 
 def test_only_the_brokers_user_can_read_a_new_store(path: Path) -> None:
@@ -431,4 +470,74 @@ def test_a_reaping_that_is_rolled_back_removes_no_file(path: Path, monkeypatch: 
     body = store.body(published.id)
     assert isinstance(body, Staged)
     assert store.unstage(body) == b"large" * 20_000
+    store.close()
+
+
+@pytest.mark.parametrize("size", [10, 1_000, 5_000, 60_000], ids="{} bytes".format)
+@pytest.mark.parametrize("held", [False, True], ids=["routed at once", "routed later"])
+def test_an_erased_payload_is_nowhere_in_the_file(path: Path, size: int, held: bool) -> None:
+    """Also not where it lay before it was routed, which may be elsewhere."""
+    secret = b"SECRET" * (size // 6 + 1)
+    store = opened(path)
+    for _ in range(3):
+        store.apply([publish(b"other" * 50)])
+    command = publish(secret, topic="b.x")
+    command.hold = held
+    id = only(store.apply([command])).id
+    for _ in range(3):
+        store.apply([publish(b"other" * 50)])
+    if held:
+        store.apply([Decide(id=id)])
+    store.close()
+    assert b"SECRET" in path.read_bytes()
+    store = opened(path)
+    assert only(store.apply([ErasePayload(id)])) is True
+    store.close()
+    assert b"SECRET" not in path.read_bytes()
+    assert b"other" in path.read_bytes()
+
+
+def test_a_large_body_is_removed_when_it_is_erased(path: Path) -> None:
+    store = opened(path)
+    command = publish(topic="a.x")
+    command.body, command.hash = store.stage(b"large" * 20_000), payload_hash(b"large" * 20_000)
+    id = only(store.apply([command])).id
+    (file,) = (path.parent / "waypost.db.bodies").iterdir()
+    body = store.body(id)
+    assert only(store.apply([ErasePayload(id)])) is True
+    assert not file.exists()
+    assert isinstance(body, Staged)
+    with pytest.raises(PayloadReaped):
+        store.unstage(body)
+    assert only(store.apply([Fetch(queue="a")])) == []
+    store.close()
+
+
+def test_an_erasure_that_is_rolled_back_removes_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    store.use_lake(True)
+    command = publish(topic="a.x")
+    command.body, command.hash = store.stage(b"large" * 20_000), payload_hash(b"large" * 20_000)
+    id = only(store.apply([command])).id
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store._ledger, "take", fail)
+        assert isinstance(only(store.apply([ErasePayload(id)])), Failed)
+    assert store.erasures() == []
+    (fetched,) = only(store.apply([Fetch(queue="a")]))
+    assert store.unstage(fetched.body) == b"large" * 20_000
+    store.close()
+
+
+def test_a_seal_that_is_rolled_back_is_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    store.use_lake(True)
+    store.apply([publish(), Seal(1)])
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_save_counts", lambda: 1 / 0)
+        assert isinstance(only(store.apply([Seal(2)])), Failed)
+    assert store.sealed() == 1
     store.close()

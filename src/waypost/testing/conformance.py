@@ -54,6 +54,7 @@ from .contents import ContentTests
 from .decisions import ConsumerTests, DecisionTests
 from .hand import Hand, audit, publish
 from .moments import MomentTests
+from .sealing import SealingTests
 from .selections import SelectionTests
 
 #: opens the store of this test, again with what it held when it is called again
@@ -63,7 +64,9 @@ DAY = 86_400.0
 RETRY, INVALID, NOT_INTERESTED = Outcome.RETRY, Outcome.INVALID, Outcome.NOT_INTERESTED
 
 
-class StoreTests(ChannelTests, ContentTests, ConsumerTests, DecisionTests, SelectionTests, MomentTests):
+class StoreTests(
+    ChannelTests, ContentTests, ConsumerTests, DecisionTests, SelectionTests, MomentTests, SealingTests
+):
     #: whether what it acknowledged is there again when it is opened again
     durable = True
 

@@ -31,8 +31,10 @@ APPLICATION_ID = 0x57415950
 VERSION = 3
 #: the first release without the bug that corrupts a file when two connections write and checkpoint at once
 OLDEST_SQLITE = (3, 51, 3)
-#: how long another reader may hold up the checkpoint at start
+#: how long another reader may hold up the checkpoint at start; the lake's process of a broker that died lets go sooner
 CHECKPOINT_SECONDS = 15.0
+#: how long a connection waits for another's lock
+BUSY_MS = 5_000
 #: syncs that overwrite are quicker than those that append, so the write-ahead log gets its size at the start
 PREGROWN_BYTES = 24 << 20
 
@@ -92,7 +94,7 @@ class Lock:
 def connect(path: Path, synchronous: str = "full") -> apsw.Connection:
     """A connection with the settings the promise rests on."""
     connection = apsw.Connection(str(path), statementcachesize=200)
-    connection.set_busy_timeout(5_000)
+    connection.set_busy_timeout(BUSY_MS)
     connection.execute("pragma temp_store = memory; pragma wal_autocheckpoint = 0; pragma cache_size = -8192")
     connection.execute("pragma secure_delete = fast")
     # Only macOS knows these; there a plain fsync does not reach the disk.
@@ -135,7 +137,7 @@ def open_file(
         _checkpoint(connection, path)
         sync_path(path.parent)
         if pregrown_bytes:
-            _pregrow(connection, pregrown_bytes)
+            _pregrow(connection, path, pregrown_bytes)
     except apsw.NotADBError as error:
         raise StoreUnusable(f"{path} is not a SQLite file") from error
     except (apsw.CorruptError, apsw.IOError) as error:
@@ -213,20 +215,22 @@ def _migrate(connection: apsw.Connection, path: Path, backup: Path, version: int
         connection.execute(f"pragma user_version = {version + 1}")
 
 
-def _checkpoint(connection: apsw.Connection, path: Path) -> None:
+def _checkpoint(connection: apsw.Connection, path: Path, mode: int = apsw.SQLITE_CHECKPOINT_TRUNCATE) -> None:
     """Everything in the write-ahead log goes into the file and is synced, or the store is not served."""
     deadline = time.monotonic() + CHECKPOINT_SECONDS
+    connection.set_busy_timeout(0)
     while True:
         try:
-            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            return
+            connection.wal_checkpoint(mode=mode)
+            break
         except apsw.BusyError:
             if time.monotonic() > deadline:
                 raise StoreUnusable(f"cannot checkpoint {path}: it is held by {_holders(path)}") from None
             time.sleep(0.05)
+    connection.set_busy_timeout(BUSY_MS)
 
 
-def _pregrow(connection: apsw.Connection, size: int) -> None:
+def _pregrow(connection: apsw.Connection, path: Path, size: int) -> None:
     """A start that was killed may have left the table; a disk without the room serves without."""
     connection.execute("drop table if exists pregrown")
     try:
@@ -236,7 +240,7 @@ def _pregrow(connection: apsw.Connection, size: int) -> None:
     except apsw.FullError:
         return
     connection.execute("drop table pregrown")
-    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    _checkpoint(connection, path, apsw.SQLITE_CHECKPOINT_RESTART)
 
 
 def _holders(path: Path) -> str:
