@@ -71,7 +71,7 @@ ORDER BY not_delivered_again DESC"""
 
 
 def questions(spark: SparkSession, **where: Any) -> Iterator[tuple[str, str, DataFrame]]:
-    """Each with its SQL and its answer. `where`: the broker's url, and its lake where the path differs."""
+    """Each with its SQL and its answer. `where`: the broker's url, or the lake."""
     for name in TABLES:
         waypost.spark.table(spark, name, **where).createOrReplaceTempView(name)
     then = datetime.now(UTC) - timedelta(hours=1)
@@ -107,13 +107,12 @@ def said(value: object) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Five questions about a broker's past, answered in Spark.")
-    parser.add_argument("--url", default="http://127.0.0.1:8080", help="the broker")
-    parser.add_argument("--lake", help="its lake, where the path here differs from the broker's")
+    parser.add_argument("--url", help="the broker, if not http://127.0.0.1:8080")
+    parser.add_argument("--lake", help="the lake's folder; then no broker is asked")
     given = parser.parse_args()
     spark = waypost.spark.session("questions")
     for number, (question, sql, answer) in enumerate(questions(spark, url=given.url, lake=given.lake), 1):
         show(number, question, sql, answer.toArrow().to_pylist())
-    spark.stop()
 
 
 if __name__ == "__main__":

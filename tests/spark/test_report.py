@@ -102,7 +102,7 @@ def figures(
 ) -> Figures:
     asked = queries(period)
     answers = {name: Answer(sql.strip(), tuple((rows or {}).get(name, ()))) for name, sql in asked.items()}
-    return Figures(period, at(33), answers, until, "/var/lib/waypost/lake")
+    return Figures(period, at(33), answers, until, {"lake": "/var/lib/waypost/lake"})
 
 
 # ── steps and scales ────────────────────────────────────────────────────────────────────────────
@@ -382,7 +382,7 @@ def asked_of_a_day(
     for name in TABLES:
         tables.of_events(name, logged).write.parquet(str(folder / name))
         spark.read.parquet(str(folder / name)).createOrReplaceTempView(name)
-    return asked(spark, DAY, now=at(33), lake="/var/lib/waypost/lake")
+    return asked(spark, DAY, now=at(33))
 
 
 @pytest.mark.timeout(300)

@@ -13,6 +13,7 @@ Path("report.html").write_text(report.page(figures))
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -38,19 +39,23 @@ def gather(
     lake: str | None = None,
     now: datetime | None = None,
 ) -> Figures:
-    """What the tables say of a period; of the last 24 hours when none is given."""
-    from .. import table
+    """What the tables say of a period; of the last 24 hours when none is given. `url`, `lake`: as in `table`."""
+    from ..reading import table
 
     for name in TABLES:
         table(spark, name, url=url, lake=lake).createOrReplaceTempView(name)
-    return asked(spark, period, now or datetime.now(UTC), lake or "")
+    place = {"url": url, "lake": lake}
+    where = {name: value for name, value in place.items() if value is not None}
+    return asked(spark, period, now or datetime.now(UTC), where)
 
 
-def asked(spark: SparkSession, period: Period | None, now: datetime, lake: str) -> Figures:
+def asked(
+    spark: SparkSession, period: Period | None, now: datetime, where: Mapping[str, str] | None = None
+) -> Figures:
     """The same of views that the session has already."""
     first, last = extent(spark)
     period = period or last_day(now, first)
-    return Figures(period, now, ask(spark, period), last, lake)
+    return Figures(period, now, ask(spark, period), last, where or {})
 
 
 def last_day(now: datetime, first: datetime | None) -> Period:

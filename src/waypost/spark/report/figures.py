@@ -6,7 +6,7 @@ Spark ends here: whatever draws or says something is given Figures and needs not
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -36,8 +36,8 @@ class Figures:
     answers: Mapping[str, Answer]
     #: up to where the tables of minutes go; None when they are empty
     tables_until: datetime | None
-    #: where the lake is
-    lake: str = ""
+    #: what to say to `waypost.spark.table` to find the same tables: url, lake
+    where: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self, question: str) -> tuple[Row, ...]:
         return self.answers[question].rows

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 
@@ -142,7 +143,7 @@ def _footer(figures: Figures) -> Markup:
         "footer",
         element("h2", "Ask yourself"),
         element("p", "Each query above runs as it stands, in a Spark session that knows the tables:"),
-        element("pre", element("code", _session(figures.lake))),
+        element("pre", element("code", _session(figures.where))),
         element("p", f"Made {_made(figures.made_at)} UTC by Waypost {__version__}.", class_="note"),
     )
 
@@ -151,8 +152,8 @@ def _made(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
-def _session(lake: str) -> str:
-    where = f", lake={lake!r}" if lake else ""
+def _session(place: Mapping[str, str]) -> str:
+    where = "".join(f", {name}={value!r}" for name, value in place.items())
     names = ", ".join(f'"{name}"' for name in TABLES)
     return (
         "import waypost.spark\n\n"
