@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from scripts.test_servers import SERVERS
 from tests.spark.a_day import BUG, play
 from tests.spark.a_day import HOSTILE as PLAY_HOSTILE
+from waypost.cli.failures import CommandMisused
+from waypost.cli.report import period_meant
 from waypost.spark.report import charts, last_day, scales, units
 from waypost.spark.report.figures import OTHERS, Answer, Figures, Row, carried, filled, troubles
 from waypost.spark.report.headline import headlines, summary
@@ -479,6 +482,52 @@ def test_a_session_that_is_asked_without_a_time_tells_of_the_last_day() -> None:
     assert last_day(now, at(-100)).since == last_day(now, None).since
     assert last_day(now, at(9, 6)) == Period(at(9, 6), now)
     assert last_day(now, at(10)).since == last_day(now, None).since
+
+
+# ── which time is meant ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def in_zurich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Zurich")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_zurich")
+def test_a_day_is_the_persons_own_with_its_summer_time() -> None:
+    assert period_meant("2026-11-15", None, None, at(9)) == Period(at(-1), at(23))
+    assert period_meant("yesterday", None, None, at(9)) == Period(at(-25), at(-1))
+    longest = period_meant("2026-10-25", None, None, at(9))
+    assert longest is not None
+    assert longest.length == timedelta(hours=25)
+
+
+@pytest.mark.usefixtures("in_zurich")
+def test_bare_times_are_the_persons_and_the_rest_is_what_it_says() -> None:
+    today = datetime.now().astimezone().replace(hour=10, minute=0, second=0, microsecond=0)
+    meant = period_meant(None, "10:00", "10:30", at(9))
+    assert meant == Period(today.astimezone(UTC), (today + timedelta(minutes=30)).astimezone(UTC))
+    assert period_meant(None, "2026-11-15T03:00Z", None, at(9)) == Period(at(3), at(9))
+    assert period_meant(None, None, "2026-11-15T03:00Z", at(9)) == Period(at(-21), at(3))
+    assert period_meant(None, None, None, at(9)) is None
+
+
+@pytest.mark.parametrize(
+    ("day", "since", "until", "said"),
+    [
+        ("tomorrow", None, None, "not a day: 'tomorrow'"),
+        ("2026-11-15", "10:00", None, "--day is a whole day"),
+        (None, "soon", None, "not an instant: 'soon'"),
+        (None, "2026-11-15T10:00Z", "2026-11-15T10:00Z", "is not before --until"),
+        (None, "2026-11-15T10:00Z", None, "is not before --until"),
+    ],
+)
+def test_a_time_that_cannot_be_meant_is_said(day: Any, since: Any, until: Any, said: str) -> None:
+    with pytest.raises(CommandMisused, match=said):
+        period_meant(day, since, until, at(9))
 
 
 # ── in a browser ────────────────────────────────────────────────────────────────────────────────
