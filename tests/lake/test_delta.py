@@ -138,7 +138,9 @@ def test_a_merge_is_synced_with_its_files_and_their_folders_before_it_returns(
 ) -> None:
     steps = Steps(monkeypatch, kept)
     merge(kept, folded(1, 20), 20)
+    found = ["sync folder", "sync entry", "sync log folder"]  # what stood there before
     assert steps.done == [
+        *found,
         "sync data",
         "sync data",
         "sync bucket=1",
@@ -166,6 +168,38 @@ def test_an_entry_that_cannot_be_synced_is_taken_back(path: Path, monkeypatch: p
 
     seal(path, 1, 10)
     assert delta.open_table(path).to_pyarrow_table().num_rows == 10
+
+
+def test_an_entry_that_was_committed_and_not_synced_is_synced_before_the_next_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = open_events(path)
+
+    def fail(point: str) -> None:
+        if point == "committed":
+            raise RuntimeError("between commit and sync")
+
+    with pytest.raises(RuntimeError):
+        delta.append(table, path, rows.events(1, 10).to_batches(), app="sealer", version=10, reached=fail)
+    steps = Steps(monkeypatch, path)
+    seal(path, 11, 20)
+    assert steps.done[:4] == ["sync data", "sync folder", "sync entry", "sync log folder"]
+    assert delta.open_table(path).to_pyarrow_table().num_rows == 20
+
+
+def test_an_entry_that_stood_there_before_is_never_taken_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal(path, 1, 10)
+
+    def fail(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fsync", fail)
+        with pytest.raises(LakeUnusable, match="Input/output error"):
+            seal(path, 11, 20)
+    assert delta.version_of(path, "sealer") == 10
 
 
 def test_the_table_says_how_far_it_goes(path: Path) -> None:

@@ -121,7 +121,8 @@ def open_or_create(
             )
             _settle(path, -1, 0)
             sync_folder(path.parent)
-    table = open_table(path)
+        return open_table(path)
+    table = open_to_write(path)
     missing = _missing(path, schema, arrow_schema(table))
     if missing:
         with plainly(path):
@@ -130,6 +131,15 @@ def open_or_create(
                 list(Schema.from_arrow(pa.schema(missing)).fields), post_commithook_properties=_NO_HOOKS
             )
             _settle(path, before, table.version())
+    return table
+
+
+def open_to_write(path: Path) -> DeltaTable:
+    """The same for who goes on to commit. What is found newest is synced first: should an earlier call have failed
+    between its commit and its sync, nothing may be built on that."""
+    table = open_table(path)
+    with plainly(path):
+        _sync_entry(path, entry_path(path, table.version()), with_files=True)
     return table
 
 
@@ -240,18 +250,31 @@ def _commit(
     reached: Reached,
 ) -> None:
     before = table.version()
-    table.create_write_transaction(
-        [*removed, *(file.action for file in added)],
-        "append",
-        table.schema(),
-        commit_properties=_properties(app, version),
-        post_commithook_properties=_NO_HOOKS,
-    )
+    try:
+        table.create_write_transaction(
+            [*removed, *(file.action for file in added)],
+            "append",
+            table.schema(),
+            commit_properties=_properties(app, version),
+            post_commithook_properties=_NO_HOOKS,
+        )
+    except BaseException:
+        _remove_unnamed(path, added, entry_path(path, before + 1))
+        raise
     reached("committed")
     table.update_incremental()  # the handle does not see its own commit by itself
     _settle(path, before, table.version(), files_are_synced=True)
     reached("entry synced")
     _checkpoint_if_due(table, path, before)
+
+
+def _remove_unnamed(path: Path, added: Sequence[_Added], entry: Path) -> None:
+    """Files of a commit that did not come about: on a full disk every attempt would leave some."""
+    with suppress(OSError):
+        said = entry.read_text() if entry.exists() else ""
+        for file in added:
+            if file.action.path not in said:
+                (path / file.action.path).unlink()
 
 
 def _parquet_writer(file: Path, schema: pa.Schema) -> pq.ParquetWriter:
@@ -346,7 +369,7 @@ def merge(
     same = [f"t.{name} = s.{name}" for name in on]
     if bucket_values is not None:
         same.insert(0, f"t.bucket in ({', '.join(map(str, sorted(set(bucket_values))))})")
-    table = open_table(path)
+    table = open_to_write(path)
     before = table.version()
     with plainly(path):
         merger = table.merge(
@@ -372,7 +395,7 @@ def replace_where(path: Path, source: pa.Table, predicate: str, *, app: str, ver
 
     Every row of `source` must fit the predicate itself. No rows: what was there is deleted.
     """
-    table = open_table(path)
+    table = open_to_write(path)
     before = table.version()
     with plainly(path):
         write_deltalake(
@@ -400,7 +423,7 @@ def _properties(app: str, version: int) -> CommitProperties:
 
 
 def _settle(path: Path, before: int, after: int, *, files_are_synced: bool = False) -> None:
-    """The entries after `before` become durable with the files that they add; if that fails they are taken back.
+    """The entries after `before`, just committed, become durable with the files that they add; else they are taken back.
 
     They are not left standing: a page that failed to be written once counts as clean from then on, so a later sync
     would say yes to an entry that is not on the disk.
@@ -408,14 +431,18 @@ def _settle(path: Path, before: int, after: int, *, files_are_synced: bool = Fal
     entries = [entry_path(path, version) for version in range(before + 1, after + 1)]
     try:
         for entry in entries:
-            if not files_are_synced:
-                sync_with_folders(added_files(path, entry), path)
-            sync_file(entry)
-        sync_folder(log_folder(path))
+            _sync_entry(path, entry, with_files=not files_are_synced)
     except OSError:
         for entry in reversed(entries):
             entry.unlink(missing_ok=True)
         raise
+
+
+def _sync_entry(path: Path, entry: Path, *, with_files: bool) -> None:
+    if with_files:
+        sync_with_folders(added_files(path, entry), path)
+    sync_file(entry)
+    sync_folder(log_folder(path))
 
 
 def _checkpoint_if_due(table: DeltaTable, path: Path, before: int) -> None:

@@ -67,7 +67,7 @@ def maintain(
 
 def maintain_kept(path: Path) -> Maintained:
     """A table of the pipeline's."""
-    table = delta.open_table(path)
+    table = delta.open_to_write(path)
     compacted = delta.compact_partitions(table, path)
     return Maintained(compacted=compacted, vacuumed=len(tidy(path)))
 
@@ -89,7 +89,7 @@ def compact(
     path: Path, column: str, *, upto: int, target: int = delta.FILE_BYTES, reached: Reached = nothing
 ) -> int:
     """The first small neighbours up to that value become one file; how many did, 0 when there are none left."""
-    rows = Rows(path, column)
+    rows = Rows(path, column, to_write=True)
     bins = worth_joining([file for file in rows.files if file.high is not None and file.high <= upto], target)
     if not bins:
         return 0
@@ -114,10 +114,10 @@ def forget(lake: Lake, older_than: datetime, *, reached: Reached = nothing) -> i
 
     Events first: a payload that is left over is found again by the next call, an event without its payload is a fault.
     """
-    events = Rows(lake.events, "offset")
+    events = Rows(lake.events, "offset", to_write=True)
     oldest = _first_since(events, older_than)
     forgotten = _drop_below(events, lake.events, oldest, reached)
-    _drop_below(Rows(lake.payloads, "sequence"), lake.payloads, oldest, reached)
+    _drop_below(Rows(lake.payloads, "sequence", to_write=True), lake.payloads, oldest, reached)
     return forgotten
 
 
@@ -152,7 +152,7 @@ def erase(lake: Lake, sequences: Iterable[int], *, reached: Reached = nothing) -
     wanted = sorted(set(sequences))
     if not delta.exists(lake.payloads):
         return []
-    rows = Rows(lake.payloads, "sequence")
+    rows = Rows(lake.payloads, "sequence", to_write=True)
     for file in rows.files:
         here = pa.array(sequences_in(file, wanted), pa.int64())
         if len(here) and _has_bodies(lake, file, here):

@@ -104,9 +104,11 @@ def sequences_in(file: DataFile, wanted: list[int]) -> list[int]:
 class Rows:
     """One version of a table, read by the column that orders it, with the columns asked for."""
 
-    def __init__(self, path: Path, column: str, columns: Sequence[str] | None = None) -> None:
-        self._path, self._column = path, column
-        self.table = delta.open_table(path)
+    def __init__(
+        self, path: Path, column: str, columns: Sequence[str] | None = None, *, to_write: bool = False
+    ) -> None:
+        self._column = column
+        self.table = delta.open_to_write(path) if to_write else delta.open_table(path)
         self.files = delta.data_files(self.table, path, column)
         found = delta.arrow_schema(self.table)
         self.schema = found if columns is None else pa.schema([found.field(name) for name in columns])
