@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from waypost.commands import Reap
 from waypost.errors import LakeUnusable
 from waypost.instants import SECOND
 from waypost.lake import delta, reading
-from waypost.lake.keeper import LONGEST_WAIT_SECONDS, Pace, is_seal_due, wait_after
+from waypost.lake.keeper import LONGEST_WAIT_SECONDS, Keeper, Pace, is_seal_due, wait_after
 from waypost.lake.owner import SEALER, Lake, writing
 from waypost.testing import MovableClock
 
@@ -45,6 +46,10 @@ def forget(broker: LakeBroker) -> None:
             pass
 
     broker.await_(reap())
+
+
+def is_replaced(keeper: Keeper, pid: int) -> bool:
+    return keeper.pid not in (None, pid)
 
 
 # ── deciding ────────────────────────────────────────────────────────────────────────────────────
@@ -113,7 +118,12 @@ def test_a_log_grows_and_is_sealed_at_once_without_a_gap(tmp_path: Path) -> None
         for thread in threads:
             thread.start()
         seen: set[int] = set()
-        eventually(lambda: seen.add(broker.get("/v1/lake")["sealed"]) or len(seen) > 5, "several seals")
+
+        def several() -> bool:
+            seen.add(broker.get("/v1/lake")["sealed"])
+            return len(seen) > 5
+
+        eventually(several, "several seals")
         stop.set()
         for thread in threads:
             thread.join()
@@ -181,7 +191,7 @@ def test_a_child_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path: Path) 
             pid = broker.keeper.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda pid=pid: broker.keeper.pid not in (None, pid), "another")
+            eventually(partial(is_replaced, broker.keeper, pid), "another")
         eventually(lambda: broker.get("/v1/lake")["failure"] is None, "in order")
         assert broker.get("/v1/lake")["sealing"]["failures"] == 3
         assert lake_events(tmp_path / "lake", 1, sealed) == list(range(1, sealed + 1))

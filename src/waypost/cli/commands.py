@@ -100,7 +100,7 @@ for panel, commands in COMMANDS.items():
 LAKE = "The lake"
 #: commands of two words, by the first: what it is about, and the second ones
 GROUPS = {
-    "lake": ("The log's cold half as Delta tables.", (lake.status, lake.seal, lake.maintain)),
+    "lake": ("The log's cold half as Delta tables.", (lake.status, lake.seal, lake.verify, lake.maintain)),
     "spark": ("Spark on this machine.", (spark.warm,)),
 }
 for name, (about, members) in GROUPS.items():

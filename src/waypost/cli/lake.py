@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from ..config import LAKE_BESIDE, LAKE_OFF, load
 from .asking import Json, Url, broker, do
 from .failures import CommandFailed
-from .output import bar, json_document, moment, pairs, plain, show, span
+from .output import bar, json_document, moment, pairs, plain, show, size, span
 
 if TYPE_CHECKING:
     from ..client import Client
+    from ..lake.owner import Lake
+    from ..lake.verifying import Figures
+    from ..stores.sqlite.export import Export
+
+Folder = Annotated[
+    str | None,
+    typer.Option("--lake", metavar="DIR", help="The lake's folder; else the broker's.", show_default=False),
+]
+StoreOf = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="The store to compare it with.", show_default=False),
+]
 
 #: how often a long seal is looked at
 LOOK_SECONDS = 0.3
@@ -122,3 +138,125 @@ def _check_on(document: dict[str, Any]) -> None:
         raise CommandFailed(
             "this broker has no lake; it needs a store on disk, pip install 'waypost[lake]', and not --lake off"
         )
+
+
+# ── verify ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def verify(lake: Folder = None, store: StoreOf = None, url: Url = None, json: Json = False) -> None:
+    """Read every file of the lake and check that nothing is missing, doubled or changed. No broker is needed."""
+    from ..lake.keeper import EXTRA, missing_packages
+
+    if missing_packages():
+        raise CommandFailed(f"this needs: {EXTRA}")
+    from ..lake.owner import Lake
+
+    folder = Path(lake).expanduser().absolute() if lake is not None else Path(do(_told(url)))
+    if not folder.is_dir():
+        raise CommandFailed(f"there is no folder {folder} on this machine; say where the lake is: --lake DIR")
+    figures, findings = _verified(Lake(folder), _log_of(Lake(folder), store))
+    if json:
+        json_document({"lake": str(folder), **_figures_json(figures), "findings": findings})
+    else:
+        for finding in findings:
+            show(plain(finding, "red"))
+        show(plain(_summary(figures)))
+    if findings:
+        raise typer.Exit(1)
+
+
+def _figures_json(figures: Figures) -> dict[str, Any]:
+    return {
+        "oldest": figures.oldest,
+        "sealed": figures.sealed,
+        "events": figures.events,
+        "payloads": figures.payloads,
+        "withoutBody": figures.without_body,
+        "files": figures.files,
+        "bytes": figures.size,
+        "compared": figures.compared,
+    }
+
+
+async def _told(url: str | None) -> str:
+    """Where the broker has its lake; else where one that is started here would have it."""
+    try:
+        async with broker(url) as client:
+            told: str | None = (await client.lake())["lake"]
+    except CommandFailed:
+        told = _beside_the_store() if url is None else None
+        if told is None:
+            raise
+    if told is None:
+        raise CommandFailed("this broker has no lake; say where one is: --lake DIR")
+    return told
+
+
+def _beside_the_store() -> str | None:
+    wanted = load()["lake"].value
+    if wanted == LAKE_OFF:
+        return None
+    if wanted != LAKE_BESIDE:
+        return str(Path(wanted).expanduser().absolute())
+    path = _store_file(load()["store"].value)
+    folder = None if path is None else path.parent / "lake"
+    return str(folder) if folder is not None and folder.is_dir() else None
+
+
+def _store_file(url: str) -> Path | None:
+    from ..stores.opening import parse_store_url
+
+    parsed = parse_store_url(url)
+    return Path(parsed.path).absolute() if parsed.scheme == "sqlite" else None
+
+
+def _log_of(lake: Lake, url: str | None) -> Export | None:
+    """The store's own log, to compare with: the one that was named, else the one beside the lake or of the settings, if it is its."""
+    from ..lake.owner import owner
+    from ..stores.sqlite.export import Export
+    from ..stores.sqlite.scan import File
+
+    path = _store_file(load()["store"].value if url is None else url)
+    if path is None or not path.exists():
+        if url is not None:
+            raise CommandFailed(f"there is no store at {url}")
+        return None
+    file = File(path)
+    try:
+        (row,) = file.table("select id from head", 1).to_pylist()
+    finally:
+        file.close()
+    if row["id"] == owner(lake):
+        return Export(path)
+    if url is not None:
+        raise CommandFailed(f"{lake.folder} is not the lake of {path}")
+    return None
+
+
+def _verified(lake: Lake, log: Export | None) -> tuple[Figures, list[str]]:
+    from ..lake.verifying import Verification
+
+    with bar("rows") as progress:
+        task = progress.add_task("verifying", total=None, count="0")
+        verification = Verification(
+            lake,
+            log,
+            lambda read, all: progress.update(task, completed=read, total=all, count=f"{read:,} of {all:,}"),
+        )
+        try:
+            findings = [str(finding) for finding in verification.findings()]
+        finally:
+            if log is not None:
+                log.close()
+    return verification.figures, findings
+
+
+def _summary(figures: Figures) -> str:
+    if figures.sealed is None:
+        return "nothing could be looked at"
+    wrong = f"{figures.findings:,} findings" if figures.findings else "nothing wrong"
+    compared = f"; {figures.compared:,} events are as the store has them" if figures.compared else ""
+    return (
+        f"{wrong}: {figures.events:,} events, offsets {figures.oldest:,} to {figures.sealed:,}, {figures.payloads:,} payloads"
+        f" ({figures.without_body:,} without body), {figures.files:,} files, {size(figures.size)}{compared}"
+    )
