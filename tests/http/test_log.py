@@ -307,8 +307,3 @@ def test_a_place_that_is_none_is_refused(memory_broker: BrokerInThread, target: 
     answer = memory_broker.ask("GET", target)
     assert (answer.status, answer.code) == (400, code)
     assert answer.json()["hint"]
-
-
-def test_arrow_is_not_offered_yet(memory_broker: BrokerInThread) -> None:
-    answer = memory_broker.ask("GET", "/log", accept="application/vnd.apache.arrow.stream")
-    assert (answer.status, answer.code) == (501, "NOT_OFFERED")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import requests
 import schemathesis
@@ -19,9 +20,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.http.brokers import BrokerInThread
-from waypost.http.schemas import NDJSON, SCHEMAS
+from tests.lake.brokers import LakeBroker
+from waypost.http.schemas import ARROW, NDJSON, SCHEMAS
 from waypost.push import Pusher
-from waypost.stores.memory import MemoryStore
 
 #: generated requests for each operation, well-formed and malformed; each a request of its own
 EXAMPLES = {GenerationMode.POSITIVE: 10, GenerationMode.NEGATIVE: 6}
@@ -54,6 +55,11 @@ OPERATIONS = [
     "GET /v1/messages",
     "GET /v1/messages/{id}",
     "GET /v1/messages/{id}/payload",
+    "DELETE /v1/messages/{id}/payload",
+    "GET /v1/lake",
+    "POST /v1/lake/seal",
+    "POST /v1/lake/maintain",
+    "GET /v1/tables/{name}",
     "GET /v1/queues",
     "GET /v1/queues/{name}",
     "PUT /v1/queues/{name}",
@@ -105,6 +111,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     "GET /v1/spectators/{name}": {"path_parameters": {"name": "auditor"}},
     "GET /v1/messages/{id}": {"path_parameters": {"id": "known-1"}},
     "GET /v1/messages/{id}/payload": {"path_parameters": {"id": "known-1"}},
+    "DELETE /v1/messages/{id}/payload": {"path_parameters": {"id": "known-2"}},
     "GET /v1/queues/{name}": {"path_parameters": {"name": "fruit"}},
     "POST /v1/queues/{name}/purge": {"path_parameters": {"name": "empty"}},
     "POST /v1/redrive": {"body": {"filter": "state=E"}},
@@ -127,6 +134,7 @@ MALLEABLE = [
     "POST /v1/messages",
     "GET /v1/messages",
     "GET /v1/messages/{id}",
+    "GET /v1/tables/{name}",
     "GET /channel/{name}",
     "POST /channel/{name}/confirm",
     "POST /channel/{name}/extend",
@@ -155,9 +163,14 @@ def read_lines(context: Any, response: Any) -> list[Any]:
     return [json.loads(line) for line in response.content.splitlines()]
 
 
+@schemathesis.deserializer(ARROW)
+def read_rows(context: Any, response: Any) -> list[Any]:
+    return list(pa.ipc.open_stream(response.content).read_all().to_pylist())
+
+
 @pytest.fixture(scope="module")
-def described() -> Iterator[BrokerInThread]:
-    with BrokerInThread(MemoryStore, push=Pusher) as running:
+def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerInThread]:
+    with LakeBroker(tmp_path_factory.mktemp("described"), push=Pusher) as running:
         running.ask("PUT", "/v1/channels/audit", '{"topics":["fruit.*"]}')
         running.ask("PUT", "/v1/channels/empty", '{"topics":["nothing"]}')
         running.ask("PUT", "/v1/objects/fruit", '{"unchanged":{"ignore":["$.a"]}}')
@@ -167,6 +180,8 @@ def described() -> Iterator[BrokerInThread]:
         for name in ("billing", "leaving"):
             running.ask("PUT", f"/v1/consumers/{name}", '{"queue":"fruit"}')
         running.publish("/in/fruit.apple", "{}", x_message_id="known-1")
+        running.publish("/in/fruit.apple", "{}", x_message_id="known-2")
+        running.seal()
         running.ask("PUT", "/empty")
         running.ask("POST", "/v1/queues/empty/purge")
         yield running
