@@ -25,10 +25,8 @@ from .rows import LATER, unpack_route
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: the two hexadecimal digits of each byte
-_HEX: npt.NDArray[np.uint8] = np.frombuffer(
-    "".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8
-).reshape(256, 2)
+#: the two hexadecimal digits of each byte, as one number that has them in its two bytes
+_HEX: npt.NDArray[np.uint16] = np.frombuffer(bytes(range(256)).hex().encode(), np.uint16)
 _LETTER: npt.NDArray[np.uint8] = np.frombuffer(LETTERS.encode(), np.uint8)
 ID_LENGTH = 36
 #: the groups of an id: where each begins in its text, in its 32 digits, and how long it is
@@ -58,7 +56,7 @@ def id_letters(sequences: Ints, salts: Ints, created_at: Ints) -> npt.NDArray[np
 
 def hex_letters(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Two letters a byte."""
-    return _HEX[rows].reshape(len(rows), 2 * rows.shape[1])
+    return np.take(_HEX, rows).view(np.uint8)
 
 
 def fixed_strings(letters: npt.NDArray[np.uint8]) -> pa.StringArray:
@@ -68,6 +66,12 @@ def fixed_strings(letters: npt.NDArray[np.uint8]) -> pa.StringArray:
     return pa.StringArray.from_buffers(
         count, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(letters))
     )
+
+
+def chosen_strings(letters: npt.NDArray[np.uint8], rows: Ints) -> pa.StringArray:
+    """`fixed_strings` of some rows, in any order."""
+    whole = np.ascontiguousarray(letters).view(f"V{letters.shape[1]}").ravel()
+    return fixed_strings(whole[rows].view(np.uint8).reshape(len(rows), letters.shape[1]))
 
 
 def state_letters(codes: npt.NDArray[Any], known: Bools | None = None) -> pa.StringArray:

@@ -23,9 +23,11 @@ from .columns import (
     Routes,
     Spread,
     arrow,
+    chosen_strings,
     fixed_strings,
     hashes,
     id_letters,
+    integers,
     known_of,
     numbers,
     state_letters,
@@ -90,15 +92,9 @@ class Events:
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────
 
-    def _wants(self, part: str) -> bool:
-        return part in self._parts
-
     def _read_messages(self) -> Rows:
         """From the row before, which may hold events from lo on."""
-        names = ["sequence", "at", "salt", "own_id", ROUTE, "same_as"]
-        names += [name for name in _OF_L if name in self._columns and name != "producer"]
-        if "producer" in self._columns:
-            names.append("ifnull(producer, 0) as producer")
+        names = [*self._of_message(), ROUTE, *(name for name in _OF_L if name in self._columns)]
         return self._file.rows(
             f"select {', '.join(names)} from messages where sequence between"
             f" (select ifnull(max(sequence), {self._lo}) from messages where sequence <= {self._lo}) and {self._hi}"
@@ -108,20 +104,33 @@ class Events:
             blobs=("same_as", "hash"),
         )
 
+    def _of_message(self) -> list[str]:
+        """What an event needs of its message, wherever that is."""
+        return ["sequence", "at", "same_as", *(("salt", "own_id") if "message_id" in self._columns else ())]
+
     def _read_fetches(self) -> Rows:
+        names = self._of_row('from_state as "from"')
         return self._file.rows(
-            'select "offset", at, sequence, destination, slot, from_state as "from", duration_ms as duration,'
-            f' attempt, consumer from fetches where "offset" between {self._lo} and {self._hi} order by "offset"',
+            f'select {names} from fetches where "offset" between {self._lo} and {self._hi} order by "offset"',
             self._count,
         )
 
     def _read_steps(self) -> Rows:
+        names = self._of_row("path, reason" if "reason" in self._parts else "path")
         return self._file.rows(
-            'select "offset", at, sequence, destination, slot, path, duration_ms as duration, attempt,'
-            f' ifnull(consumer, 0) as consumer, reason from steps where {self._among_steps()} order by "offset"',
+            f'select {names} from steps where {self._among_steps()} order by "offset"',
             self._count + 1,
             texts=("reason",),
         )
+
+    def _of_row(self, more: str) -> str:
+        names = ['"offset"', "sequence", "at", more]
+        names += [name for name in ("destination", "slot", "attempt") if name in self._parts]
+        if "duration" in self._parts:
+            names.append("duration_ms as duration")
+        if "consumer" in self._parts:
+            names.append("ifnull(consumer, 0) as consumer")
+        return ", ".join(names)
 
     def _among_steps(self) -> str:
         first = f'(select ifnull(max("offset"), {self._lo}) from steps where "offset" <= {self._lo})'
@@ -131,11 +140,11 @@ class Events:
         """Messages from before the range to which something happened in it."""
         logged = self._messages["sequence"]
         first = int(logged[0]) if len(logged) else self._hi + 1
+        names = self._of_message()
         if not any(bool((rows["sequence"] < first).any()) for rows in (self._fetches, self._steps)):
-            texts, blobs = pa.array([], pa.string()), pa.array([], pa.binary())
-            return {"sequence": _NONE, "at": _NONE, "salt": _NONE, "own_id": texts, "same_as": blobs}
+            return {name: values[:0] for name, values in self._messages.items() if name in names}
         return self._file.rows(
-            "select sequence, at, salt, own_id, same_as from messages where sequence in"
+            f"select {', '.join(names)} from messages where sequence in"
             f' (select sequence from fetches where "offset" between {self._lo} and {self._hi} and sequence < {first}'
             f" union select sequence from steps where {self._among_steps()} and sequence < {first}) order by sequence",
             2 * self._count,
@@ -198,32 +207,34 @@ class Events:
         rows = self._steps
         if not len(rows["offset"]):
             return
-        path, reasons = rows.pop("path"), rows.pop("reason")
-        self._reasons = reasons
+        path = rows.pop("path")
         rows["message"] = self._message(rows["sequence"])
-        rows["reason"] = np.arange(1, len(path) + 1) if reasons.null_count < len(reasons) else 0
+        if "reason" in rows:
+            self._reasons = rows["reason"]
+            known = self._reasons.null_count < len(path)
+            rows["reason"] = np.arange(1, len(path) + 1) if known else 0
         number = 0
         while len(path):
-            to = path >> 5 & 31
-            own = (to == X) | (to == U)
-            self._place_transitions(number, _those(rows, ~own), path[~own] & 31, to[~own])
-            self._place_own(number, _those(rows, own), to[own])
+            rows["from"], rows["to"] = path & 31, path >> 5 & 31
+            own = (rows["to"] == X) | (rows["to"] == U)
+            self._place_transitions(number, _those(rows, ~own))
+            self._place_own(number, _those(rows, own))
             number, path = number + 1, path >> 5
             more = path > 31
             path, rows = path[more], _those(rows, more)
 
-    def _place_transitions(self, number: int, rows: Rows, from_state: Ints, to: Ints) -> None:
+    def _place_transitions(self, number: int, rows: Rows) -> None:
         if number:
             rows["duration"] = 0
-        self._place(rows.pop("offset") + number, to=to, **rows, **{"from": from_state})
+        self._place(rows.pop("offset") + number, **rows)
 
-    def _place_own(self, number: int, rows: Rows, to: Ints) -> None:
+    def _place_own(self, number: int, rows: Rows) -> None:
         """X and U are the message's: from its L on, at no queue."""
-        offsets, at = rows["offset"] + number, rows["at"]
-        parts: Rows = {"at": at, "sequence": rows["sequence"], "message": rows["message"], "from": int(L)}
-        if self._wants("duration"):
-            parts["duration"] = (at - self._both("at")[rows["message"]]) // 1_000
-        self._place(offsets, to=to, **parts)
+        offsets, to = rows["offset"] + number, rows["to"]
+        own = {name: rows[name] for name in ("at", "sequence", "message", "to")} | {"from": int(L)}
+        if "duration" in self._parts:
+            own["duration"] = (rows["at"] - self._both("at")[rows["message"]]) // 1_000
+        self._place(offsets, **own)
         unchanged = offsets[to == U] - self._lo
         self._unchanged.append(unchanged[(unchanged >= 0) & (unchanged < self._count)])
 
@@ -281,13 +292,13 @@ class Events:
         letters = id_letters(self._both("sequence"), self._both("salt"), self._both("at"))
         own = self._both("own_id")
         if own.null_count == len(own):
-            return fixed_strings(letters[message])
+            return chosen_strings(letters, message)
         return pc.coalesce(own, fixed_strings(letters)).take(pa.array(message))
 
     def _named(self, column: str) -> pa.StringArray:
         parts, names = self._parts, self._names
         if column == "consumer":
-            names.know(np.zeros(0, np.int32), parts["consumer"])
+            names.know(_NONE, parts["consumer"])
             return names.parties.take(pa.array(parts["consumer"]))
         names.know(parts["destination"])
         return (names.queues if column == "queue" else names.channels).take(pa.array(parts["destination"]))
@@ -314,8 +325,9 @@ class Events:
             case "topics":
                 return spread.lists(topic_lists(values))
             case "producer":
-                self._names.know(np.zeros(0, np.int32), values)
-                return spread.strings(self._names.parties.take(pa.array(values)))
+                codes = integers(arrow(values))
+                self._names.know(_NONE, codes)
+                return spread.strings(self._names.parties.take(pa.array(codes)))
             case "hash":
                 return spread.strings(hashes(values))
             case "size" | "timestamp" | "sent":
@@ -328,7 +340,10 @@ class Events:
         return self._spreading
 
 
-def _those(rows: Rows, chosen: Any) -> Rows:
+def _those(rows: Rows, chosen: npt.NDArray[Any]) -> Rows:
+    """Some of them, by mask or index."""
+    if chosen.dtype == np.bool_ and chosen.all():
+        return dict(rows)
     return {
         name: values[chosen] if isinstance(values, np.ndarray) else values for name, values in rows.items()
     }
