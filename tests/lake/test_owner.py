@@ -25,6 +25,14 @@ def test_the_first_sealer_makes_the_lake_its_stores(lake: Lake) -> None:
     claim(lake, "store-1", sealed=500)
 
 
+def test_a_lake_that_waypost_makes_is_private_and_one_that_was_there_stays_as_it_is(lake: Lake) -> None:
+    claim(lake, "store-1", sealed=None)
+    assert lake.folder.stat().st_mode & 0o777 == 0o700
+    lake.folder.chmod(0o750)
+    with writing(lake, SEALER):
+        assert lake.folder.stat().st_mode & 0o777 == 0o750
+
+
 def test_another_stores_lake_is_refused_and_left_alone(lake: Lake) -> None:
     claim(lake, "store-1", sealed=None)
     for attempt in (check_owner, claim):

@@ -96,7 +96,7 @@ def claim(lake: Lake, store: str, sealed: int | None) -> None:
     if owner(lake) == store:
         return
     try:
-        lake.folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(lake)
         staged = lake.folder / ".lake.json"
         staged.write_text(json.dumps({"format": FORMAT, "store": store}) + "\n")
         sync_file(staged)
@@ -107,12 +107,17 @@ def claim(lake: Lake, store: str, sealed: int | None) -> None:
         raise LakeUnusable(f"{lake.folder} cannot be made: {error.strerror}") from error
 
 
+def _make_folder(lake: Lake) -> None:
+    """As private as the store's own files: bodies lie in it. Whoever lets others read widens the folder's mode."""
+    lake.folder.mkdir(0o700, parents=True, exist_ok=True)
+
+
 @contextmanager
 def writing(lake: Lake, who: str, *, wait: bool = False) -> Iterator[None]:
     """The lock of the sealer or of the pipeline, until the block or the process ends. `wait`: for the one who has it now."""
     path = lake.folder / f".{who}.lock"
     try:
-        lake.folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(lake)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise LakeUnusable(f"{path} cannot be made: {error.strerror}") from error
