@@ -1,0 +1,94 @@
+"""Folds over a lake's events: ours, the one a person would write first, and DuckDB's; and the continuous fold as tables grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+#: text that a message's L event says
+LOGGED = ("message_id", "topics", "object", "key", "mime_type", "producer", "hash")
+
+InTurns = Callable[[dict[str, Callable[[], Any]], int], dict[str, list[float]]]
+
+
+def noop(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def sorted_fold(events: Any) -> Any:
+    """`messages` with max_by, min_by for whatever is text: what one writes first, and Spark sorts twice."""
+    from pyspark.sql import functions as F
+
+    offset = F.col("offset")
+    logged = F.when(F.col("from_code").isNull(), offset)
+    return events.where("channel is null").groupBy("sequence").agg(
+        *(F.max_by(name, logged).alias(name) for name in LOGGED),
+        F.max_by("to_state", offset).alias("state"),
+        F.max_by("same_as", F.when(F.col("same_as").isNotNull(), offset)).alias("same_as"),
+        F.max_by("consumer", F.when(F.col("consumer").isNotNull(), offset)).alias("consumer"),
+        F.max_by("reason", F.when(F.col("reason").isNotNull(), offset)).alias("reason"),
+        F.min("at").alias("at"),
+        F.max("at").alias("changed_at"),
+        F.max("attempt").alias("attempt"),
+        F.sum(F.when(F.col("from_code") == 3, F.col("duration_ms"))).alias("wait_ms"),
+        F.sum(F.when(F.expr("from_code = 4 and to_code in (5, 9, 10)"), F.col("duration_ms"))).alias("processing_ms"),
+        F.min(F.when(F.col("to_code") == 4, F.col("at"))).alias("first_fetched_at"),
+        F.max(F.when(F.col("to_code") == 5, F.col("at"))).alias("confirmed_at"),
+        F.max(F.when(F.col("to_code") == 14, F.col("at"))).alias("completed_at"),
+        F.max("offset").alias("last_offset"),
+    )  # fmt: skip
+
+
+def duckdb_sql(files: list[str]) -> str:
+    """The same in DuckDB."""
+    logged = ", ".join(f'arg_max({name}, "offset") filter (from_code is null) as {name}' for name in LOGGED)
+    return f"""
+        select sequence, {logged},
+            arg_max(to_state, "offset") as state,
+            arg_max(same_as, "offset") filter (same_as is not null) as same_as,
+            arg_max(consumer, "offset") filter (consumer is not null) as consumer,
+            arg_max(reason, "offset") filter (reason is not null) as reason,
+            min(at) as at, max(at) as changed_at, max(attempt) as attempt,
+            sum(duration_ms) filter (from_code = 3) as wait_ms,
+            sum(duration_ms) filter (from_code = 4 and to_code in (5, 9, 10)) as processing_ms,
+            min(at) filter (to_code = 4) as first_fetched_at, max(at) filter (to_code = 5) as confirmed_at,
+            max(at) filter (to_code = 14) as completed_at, max("offset") as last_offset
+        from read_parquet({files!r}) where channel is null group by sequence"""
+
+
+def measure_folds(spark: Any, lake: Path, rounds: int, in_turns: InTurns) -> dict[str, Any]:
+    import duckdb
+    from deltalake import DeltaTable
+
+    from waypost.spark.tables import COMPUTED, COUNTED, FOLDED, of_events
+
+    files = DeltaTable(str(lake / "message_events")).file_uris()
+    events = spark.read.parquet(*files)
+    count = events.count()
+    database = duckdb.connect()
+    folds = in_turns(
+        {
+            "messages, packed": lambda: noop(FOLDED[0].fold(events)),
+            "messages, max_by": lambda: noop(sorted_fold(events)),
+            "messages, DuckDB": lambda: database.execute(
+                f"create or replace temp table messages as {duckdb_sql(files)}"
+            ),
+        },
+        rounds,
+    )
+    packed = folds["messages, packed"]
+    names = [table.name for table in (*FOLDED, *COUNTED, *COMPUTED)]
+    tables = in_turns({name: lambda name=name: noop(of_events(name, events)) for name in names}, 2)  # type: ignore[misc]
+    return {
+        "events": count,
+        "seconds": {name: round(median(values), 2) for name, values in folds.items()},
+        "packed / DuckDB": round(
+            median(a / b for a, b in zip(packed, folds["messages, DuckDB"], strict=True)), 2
+        ),
+        "max_by / packed": round(
+            median(b / a for a, b in zip(packed, folds["messages, max_by"], strict=True)), 2
+        ),
+        "tables": {name: round(median(values), 2) for name, values in tables.items()},
+    }
