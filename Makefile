@@ -17,7 +17,7 @@ setup: $(STAMP) ## everything into .venv, once (another Python: make setup PYTHO
 $(STAMP): pyproject.toml constraints.txt src/waypost/version.py scripts/make_venv.py
 	@python=$$(sh scripts/find_python.sh) && "$$python" -m scripts.make_venv && touch $@
 
-demo: $(STAMP) ## the broker at work, in about a minute, ends by itself
+demo: $(STAMP) ## the broker at work, then Spark over its log; two minutes, ends by itself
 	@$(RUN)/python examples/demo.py
 
 test: $(STAMP) ## every test (ARGS=tests/unit for a part)

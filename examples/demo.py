@@ -1,4 +1,4 @@
-"""The broker at work, in less than a minute: `make demo`.
+"""The broker at work, and what Spark makes of it, in about two minutes: `make demo`.
 
     shop     ── orders.created ────▶ orders      express orders first              ──▶ billing
     erp      ── customers.changed ─▶ customers   one customer's changes in order   ──▶ crm, which has a bug
@@ -8,7 +8,8 @@
 The erp sends every fourth change twice, as after a lost connection, and later all customers again although few have
 changed: the rest is unchanged and goes nowhere. In the middle the broker is killed with SIGKILL and started again;
 later the bug is fixed and the dead letters are redriven. In the end every message that was acknowledged is looked
-up in the log: none may be missing, none may be there twice.
+up in the log: none may be missing, none may be there twice. Then the pipeline runs over all of it: Spark folds the log
+into tables and draws a page that says what happened.
 
 The broker is a real process on the embedded store, in a temporary folder; producers, workers and the webhook's
 receiver live in this process and speak HTTP.
@@ -31,7 +32,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -448,6 +449,43 @@ async def until_through(client: Client) -> None:
             await asyncio.sleep(0.2)
 
 
+# ── the pipeline ────────────────────────────────────────────────────────────────────────────────
+
+
+def explain(url: str, page: Path, wait: bool) -> bool:
+    """Folds the log into tables and draws the page, with the commands a person would type; whether both went well."""
+    console.rule("[bold]The log as tables: Spark")
+    if wait:
+        _until_minute_is_over()
+    for words in (("pipeline", "once"), ("pipeline", "report", "-o", str(page))):
+        began = time.monotonic()
+        console.print(f"[bold]waypost {' '.join(words)}[/]")
+        done = subprocess.run(
+            [sys.executable, "-m", "waypost", *words, "--url", url],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=None if console.is_terminal else subprocess.PIPE,
+            text=True,
+        )
+        for line in done.stdout.splitlines():
+            console.print(f"  {line}", markup=False)
+        if done.returncode:
+            console.print(f"  {(done.stderr or '').strip() or 'it failed'}", markup=False, style="red")
+            return False
+        console.print(f"  [bright_black]{time.monotonic() - began:.1f} s[/]")
+    return True
+
+
+def _until_minute_is_over() -> None:
+    """Tables of minutes hold whole minutes only; the last of the traffic is in one that runs."""
+    left = 60 - time.time() % 60
+    with console.status("") as status:
+        while left > 0:
+            status.update(f"the minute ends in {left:.0f} s; figures are kept of whole minutes")
+            time.sleep(min(left, 1))
+            left -= 1
+
+
 # ── the end ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -545,21 +583,18 @@ FAREWELL = """\
   curl -d '{"number": 17}' localhost:8080/in/orders.created
   curl -i localhost:8080/queue/orders
   curl -d '{"receipts": ["THE-RECEIPT"], "outcome": "success"}' localhost:8080/queue/orders/confirm
-  waypost tail, queues, channels, dead, message ID: .venv/bin/waypost --help lists them all"""
-
-
-async def guarded(work: Callable[[], Awaitable[dict[str, Any]]], broker: Broker) -> dict[str, Any]:
-    try:
-        return await work()
-    finally:
-        with suppress(subprocess.TimeoutExpired):
-            broker.end(signal.SIGTERM)
+  waypost tail, queues, channels, dead, message ID: .venv/bin/waypost --help lists them all
+  waypost pipeline once, then python examples/questions.py: the same tables for you"""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The broker at work: ends by itself.")
     parser.add_argument("--seconds", type=float, default=24, help="how long producers produce (24)")
-    seconds = parser.parse_args().seconds
+    parser.add_argument(
+        "--page", type=Path, default=Path("demo-report.html"), help="the report (demo-report.html)"
+    )
+    parser.add_argument("--at-once", action="store_true", help="do not wait for the minute to end")
+    asked = parser.parse_args()
     # What a worker says of a handler's exception is shown as dead letters here.
     logging.getLogger("waypost.worker").setLevel(logging.CRITICAL)
     notes = Notes()
@@ -567,13 +602,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="waypost-demo-") as folder:
         broker = Broker(Path(folder))
         try:
-            seen = asyncio.run(guarded(lambda: play(broker, notes, seconds), broker))
+            seen = asyncio.run(play(broker, notes, asked.seconds))
+            held = summary(notes, seen)
+            console.print()
+            explained = explain(broker.url, asked.page, wait=not asked.at_once)
         except KeyboardInterrupt:
             return 130
-    held = summary(notes, seen)
+        finally:
+            with suppress(subprocess.TimeoutExpired):
+                broker.end(signal.SIGTERM)
     console.print()
     console.print(FAREWELL)
-    return 0 if held else 1
+    return 0 if held and explained else 1
 
 
 if __name__ == "__main__":

@@ -10,18 +10,26 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(200)
 
 
 def test_the_demo_ends_by_itself_and_proves_that_nothing_was_lost(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "examples/demo.py", "--seconds", "5"],
+        [
+            sys.executable,
+            ROOT / "examples/demo.py",
+            "--seconds",
+            "5",
+            "--page",
+            tmp_path / "page.html",
+            "--at-once",
+        ],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=180,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -38,4 +46,7 @@ def test_the_demo_ends_by_itself_and_proves_that_nothing_was_lost(tmp_path: Path
     assert re.search(r"E dead .*\n.*Q queued .* redriven", done.stdout)
     assert "make serve" in done.stdout
     assert "\x1b" not in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert "waypost pipeline once" in done.stdout
+    assert str(tmp_path / "page.html") in done.stdout.replace("\n", "")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
