@@ -41,7 +41,11 @@ class Bounds(NamedTuple):
 
 
 class _Away(Exception):
-    """Not now: the connection failed, or the broker said so."""
+    """Not now: the connection failed or broke."""
+
+
+class _Busy(_Away):
+    """Not now: the broker said so."""
 
 
 class Broker:
@@ -154,6 +158,8 @@ class Broker:
 
     def _pause(self, away: _Away, give_up_at: float, pause: float = 0.5) -> None:
         if time.monotonic() + pause > give_up_at:
+            if isinstance(away, _Busy):
+                raise Unreachable(f"{self.url} cannot answer: {away}") from away
             raise Unreachable(f"no broker answers at {self.url} ({away})") from away
         time.sleep(pause)
 
@@ -181,7 +187,7 @@ class _Answer:
             self._connection.request(method, target, body, sent)
             self._response = self._connection.getresponse()
             if self._response.status == 503:
-                raise _Away(_why(self._response))
+                raise _Busy(_why(self._response))
             if self._response.status >= 400:
                 raise SourceError(_why(self._response))
         except _BROKEN as broken:

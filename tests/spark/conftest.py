@@ -1,11 +1,16 @@
-"""One Spark session for all tests of this folder: it takes seconds to start."""
+"""One Spark session for all tests of this folder, since it takes seconds to start, and a broker as a process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.integration.commands import Broker, end, serve
+from tests.lake.traffic import many, of_every_kind, opened
+from waypost import BlockingClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,3 +25,31 @@ def spark() -> Iterator[SparkSession]:
     for query in made.streams.active:
         query.stop()
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Its log has events of every kind, the first ones sealed, the rest not; tests add to it."""
+    folder = tmp_path_factory.mktemp("broker")
+    with closing(opened(folder / "waypost.db")) as store:
+        of_every_kind(store)
+        many(store, 1_000)
+    started = serve(folder, "--store", f"sqlite:///{folder / 'waypost.db'}")
+    try:
+        with BlockingClient(started.url) as client:
+            client.seal_lake()
+            client.publish_many(
+                [{"topics": ["late.made"], "key": str(key), "body": "x"} for key in range(500)]
+            )
+            late = client.fetch("late", 200, consumer="lately")
+            client.confirm("late", [message.receipt for message in late])
+        yield started
+        end(started)
+    finally:
+        started.process.kill()
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[BlockingClient]:
+    with BlockingClient(broker.url) as opened_client:
+        yield opened_client
