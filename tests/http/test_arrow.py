@@ -161,7 +161,7 @@ def test_a_range_of_rows_is_one_of_sequences(filled: LakeBroker) -> None:
 
 def test_a_stream_whose_maker_dies_never_looks_whole(tmp_path: Path) -> None:
     store = opened(tmp_path / "waypost.db")
-    many(store, 30_000)
+    many(store, 30_000, key_bytes=900)
     store.close()
     with LakeBroker(tmp_path) as broker, broker.wire() as wire:
         wire.socket.settimeout(PATIENCE)
@@ -184,7 +184,7 @@ def test_a_stream_whose_maker_dies_never_looks_whole(tmp_path: Path) -> None:
 
 def test_a_reader_that_leaves_ends_its_read(tmp_path: Path) -> None:
     store = opened(tmp_path / "waypost.db")
-    many(store, 30_000)
+    many(store, 30_000, key_bytes=900)
     store.close()
     with LakeBroker(tmp_path) as broker:
         for _ in range(20):  # more than are served at a time

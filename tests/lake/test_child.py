@@ -200,7 +200,7 @@ def test_no_more_is_sent_than_the_reader_asked_for(tmp_path: Path) -> None:
 
     async def slow_reader() -> None:
         async with child(store) as process:
-            call = events(process, 1, head)
+            call = events(process, 1, head, form="json")
             while call._told.qsize() < WINDOW_PIECES:
                 await read(process, 1, 1)
             # Others are answered meanwhile, and after several answers nothing more has come.
@@ -210,7 +210,7 @@ def test_no_more_is_sent_than_the_reader_asked_for(tmp_path: Path) -> None:
             pieces = [body async for _, body in call]
             assert len(pieces) > 2 * WINDOW_PIECES
             assert max(map(len, pieces)) <= PIECE_BYTES
-            assert pa.ipc.open_stream(b"".join(pieces)).read_all().num_rows == head
+            assert b"".join(pieces).count(b"\n") == head
 
     within_patience(slow_reader())
     store.close()

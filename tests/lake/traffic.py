@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,14 @@ def of_every_kind(store: Store) -> None:
         settle(store, "picky", retried, outcome=Outcome.RETRY, delay_us=0, reason="später")
 
 
-def many(store: Store, messages: int) -> None:
-    """Published, fetched, confirmed: five events each."""
+def many(store: Store, messages: int, key_bytes: int = 0) -> None:
+    """Published, fetched, confirmed: five events each. With keys that no packing makes small, where it should be many bytes."""
     for start in range(0, messages, 1_000):
-        count = min(1_000, messages - start)
-        done(
-            store,
-            PublishMany(
-                [message("orders.created", b"body %d" % number) for number in range(start, start + count)]
-            ),
-        )
-        settle(store, "orders", fetch(store, "orders", count, consumer="worker"))
+        numbers = range(start, min(messages, start + 1_000))
+        keys = [os.urandom(key_bytes // 2).hex() or None for _ in numbers]
+        published = [
+            message("orders.created", b"body %d" % number, key=key)
+            for number, key in zip(numbers, keys, strict=True)
+        ]
+        done(store, PublishMany(published))
+        settle(store, "orders", fetch(store, "orders", len(numbers), consumer="worker"))

@@ -9,6 +9,7 @@ whoever reads it (`reading.py`, `export.py`), so a stream that comes to its end 
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ from ..errors import LakeUnusable, LogTrimmed, Refused
 from ..message import parse_id
 from ..stores.sqlite.export import Export
 from . import delta, maintaining, reading, sealing
-from .forms import ARROW_END, JSON_COLUMNS, Choice, check_columns, json_lines, projected
+from .forms import JSON_COLUMNS, ArrowStream, Choice, check_columns, json_lines, projected
 from .frames import PIECE_BYTES, Ask, Tell, What
 from .owner import SEALER, Lake, check_owner, claim, writing
 
@@ -41,8 +42,6 @@ _SAME = ("offset", "at", "message_id", "sequence", "to_state")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Figures = dict[str, Any]
-#: bytes, or a buffer of Arrow's
-Piece: TypeAlias = Any
 
 
 class Teller(Protocol):
@@ -77,7 +76,7 @@ class Desk:
             "offset_at": lambda id, at: self._opened.offset_at(at),
             "find": lambda id, message: self._opened.find(message),
         }
-        self._streams: dict[str, Callable[..., Iterator[Piece]]] = {
+        self._streams: dict[str, Callable[..., Iterator[bytes]]] = {
             "events": self._events,
             "table": self._table,
         }
@@ -93,19 +92,17 @@ class Desk:
             self._reading.submit(self._answer, ask, self._looks[ask.do])
         elif ask.do in self._streams:
             self._begin_read(ask)
-        elif ask.do == "more":
-            if ask.id in self._reads:
-                self._reads[ask.id].more(ask.given["pieces"])
-        elif ask.do == "stop":
-            read = self._reads.pop(ask.id, None)
+        else:
+            read = self._reads.get(ask.id)  # it may have come to its end
             if read is not None:
-                read.stop()
+                read.stop() if ask.do == "stop" else read.more(ask.given["pieces"])
 
     def _answer(self, ask: Ask, do: Callable[..., Figures]) -> None:
         try:
             self._pipe.tell(Tell(ask.id, What.DONE, do(ask.id, **ask.given)))
         except BaseException as error:
             self._pipe.tell(failure(ask.id, error))
+        give_back_memory()
 
     @property
     def _opened(self) -> OpenLake:
@@ -137,9 +134,14 @@ class Desk:
     def _begin_read(self, ask: Ask) -> None:
         given = dict(ask.given)
         pieces = given.pop("pieces")
-        read = Read(ask.id, self._streams[ask.do](**given), self._pipe, self._reading)
+        read = Read(ask.id, self._streams[ask.do](**given), self._pipe, self._reading, self._ended)
         self._reads[ask.id] = read
         read.more(pieces)
+
+    def _ended(self, id: int) -> None:
+        self._reads.pop(id, None)
+        if not self._reads:
+            give_back_memory()
 
     def _events(
         self,
@@ -155,7 +157,7 @@ class Desk:
         limit: int | None,
         erased: Sequence[int],
         use_lake: bool,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[bytes]:
         choice = Choice(queue, channel, topic)
         if form == "json":
             tables = chosen(self._ranges(lo, hi, choice.columns(JSON_COLUMNS), use_lake), choice, limit)
@@ -164,10 +166,11 @@ class Desk:
             return
         wanted = check_columns(columns, EVENTS)
         schema = projected(EVENTS, wanted)
-        yield schema.serialize()
+        stream = ArrowStream(schema)
+        yield stream.taken()
         for events in chosen(self._ranges(lo, hi, choice.columns(wanted), use_lake), choice, limit):
-            yield from arrow_pieces(events.select(wanted).cast(schema))
-        yield ARROW_END
+            yield from arrow_pieces(stream, events.select(wanted).cast(schema))
+        yield stream.end()
 
     def _ranges(self, lo: int, hi: int, columns: Sequence[str], use_lake: bool) -> Iterator[pa.Table]:
         """All events lo … hi in their order, from where they are."""
@@ -207,14 +210,15 @@ class Desk:
 
     def _table(
         self, *, table: str, lo: int, hi: int, columns: Sequence[str] | None, use_lake: bool
-    ) -> Iterator[Piece]:
+    ) -> Iterator[bytes]:
         wanted = check_columns(columns, LIVE[table])
-        yield projected(LIVE[table], wanted).serialize()
+        stream = ArrowStream(projected(LIVE[table], wanted))
+        yield stream.taken()
         with self._exports.one() as export:
             rows = export.messages if table == "messages" else export.deliveries
             for batch in rows(lo, hi, wanted):
-                yield from arrow_pieces(pa.Table.from_batches([batch]))
-        yield ARROW_END
+                yield from arrow_pieces(stream, pa.Table.from_batches([batch]))
+        yield stream.end()
 
 
 def chosen(tables: Iterable[pa.Table], choice: Choice, limit: int | None) -> Iterator[pa.Table]:
@@ -228,11 +232,10 @@ def chosen(tables: Iterable[pa.Table], choice: Choice, limit: int | None) -> Ite
         yield found
 
 
-def arrow_pieces(table: pa.Table) -> Iterator[Piece]:
-    batches = table.to_batches(RANGE_EVENTS)
-    for batch in batches:
-        yield batch.serialize()
-    if not batches:
+def arrow_pieces(stream: ArrowStream, table: pa.Table) -> Iterator[bytes]:
+    for batch in table.to_batches(RANGE_EVENTS):
+        yield stream.add(batch)
+    if not table.num_rows:
         yield b""
 
 
@@ -400,8 +403,15 @@ class Exports:
 class Read:
     """One stream on its way to its reader."""
 
-    def __init__(self, id: int, pieces: Iterable[Piece], pipe: Teller, pool: ThreadPoolExecutor) -> None:
-        self._id, self._pipe, self._pool = id, pipe, pool
+    def __init__(
+        self,
+        id: int,
+        pieces: Iterable[bytes],
+        pipe: Teller,
+        pool: ThreadPoolExecutor,
+        on_end: Callable[[int], None],
+    ) -> None:
+        self._id, self._pipe, self._pool, self._on_end = id, pipe, pool, on_end
         self._pieces = cut(pieces)
         self._lock = threading.Lock()
         self._asked = 0
@@ -436,19 +446,35 @@ class Read:
             try:
                 piece = next(self._pieces)
             except StopIteration:
-                self._pipe.tell(Tell(self._id, What.DONE))
+                self._end(Tell(self._id, What.DONE))
                 return
             except BaseException as error:
-                self._pipe.tell(failure(self._id, error))
+                self._end(failure(self._id, error))
                 return
             self._pipe.tell(Tell(self._id, What.PIECE), piece)
         if self._stopped:
-            self._pieces.close()
+            self._end(None)
         else:
             self._pool.submit(self._run)
 
+    def _end(self, last: Tell | None) -> None:
+        self._pieces.close()
+        if last is not None:
+            self._pipe.tell(last)
+        self._on_end(self._id)
 
-def cut(pieces: Iterable[Piece]) -> Generator[memoryview, None, None]:
+
+def give_back_memory() -> None:
+    """What a seal or a large read needed is not kept for the next one."""
+    pa.default_memory_pool().release_unused()
+    if _trim is not None:
+        _trim(0)
+
+
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+
+
+def cut(pieces: Iterable[bytes]) -> Generator[memoryview, None, None]:
     """Into parts that no frame is too long for; an empty piece stays one: it says that the work goes on."""
     for piece in pieces:
         whole = memoryview(piece)
