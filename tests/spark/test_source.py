@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import socket
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
@@ -378,11 +380,24 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return ("--store", f"sqlite:///{file}")
 
 
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little fits into the buffers of a connection, so that a reader is never far ahead of what it reads."""
+    connect = http.client.HTTPConnection.connect
+
+    def narrowly(connection: http.client.HTTPConnection) -> None:
+        connect(connection)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", narrowly)
+
+
 def kill(broker: Broker) -> None:
     broker.process.kill()
     broker.process.communicate()
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_read_goes_on_where_it_was_when_the_broker_comes_back(
     large: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -400,6 +415,7 @@ def test_a_read_goes_on_where_it_was_when_the_broker_comes_back(
         second.process.kill()
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_read_whose_broker_stays_away_fails(
     large: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
