@@ -376,7 +376,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """The store of a broker with more events than fit into the buffers between it and a reader."""
     file = tmp_path_factory.mktemp("large") / "waypost.db"
     with closing(opened(file)) as store:
-        many(store, 20_000)
+        many(store, 40_000)
     return ("--store", f"sqlite:///{file}")
 
 
@@ -402,14 +402,14 @@ def test_a_read_goes_on_where_it_was_when_the_broker_comes_back(
     large: tuple[str, str], tmp_path: Path
 ) -> None:
     first = serve(tmp_path, *large)
-    read = source_broker.Broker(first.url).events(1, 100_000, EVENTS.names, {})
+    read = source_broker.Broker(first.url).events(1, 200_000, EVENTS.names, {})
     found = next(read)["offset"].to_pylist()
     kill(first)
     second = serve(tmp_path, *large, "--port", str(first.port))
     try:
         for batch in read:
             found += batch["offset"].to_pylist()
-        assert found == list(range(1, 100_001))
+        assert found == list(range(1, 200_001))
         end(second)
     finally:
         second.process.kill()
@@ -423,7 +423,7 @@ def test_a_read_whose_broker_stays_away_fails(
     started = serve(tmp_path, *large)
     asked = source_broker.Broker(started.url)
     wide = EVENTS.names
-    filtered, dense = asked.events(1, 100_000, wide, {"queue": "orders"}), asked.events(1, 100_000, wide, {})
+    filtered, dense = asked.events(1, 200_000, wide, {"queue": "orders"}), asked.events(1, 200_000, wide, {})
     assert next(filtered).num_rows
     assert next(dense).num_rows
     kill(started)
