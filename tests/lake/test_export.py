@@ -321,6 +321,11 @@ def test_a_range_that_is_not_all_there_is_refused(path: Path) -> None:
         with pytest.raises(LogBroken, match="1 … 4"):
             export.events(1, 4)
     db = apsw.Connection(str(path))
+    db.execute("delete from messages")
+    db.close()
+    with exporting(path) as export, pytest.raises(LogBroken, match="messages are missing"):
+        export.events(3, 3)
+    db = apsw.Connection(str(path))
     db.execute("update head set oldest = 3")
     db.close()
     with exporting(path) as export, pytest.raises(LogTrimmed):

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from ...arrow import EVENTS
 from ...delivery import F, L, Q, U, X
+from ...errors import LogBroken
 from .columns import (
     Ints,
     Routes,
@@ -64,6 +65,8 @@ _NONE: Ints = np.zeros(0, np.int64)
 
 
 class Events:
+    """The events lo … hi, each of them once; raises LogBroken where one is missing."""
+
     def __init__(self, file: File, names: Names, lo: int, hi: int, columns: Iterable[str]) -> None:
         self._file, self._names, self._lo, self._hi = file, names, lo, hi
         self._columns = tuple(columns)
@@ -84,11 +87,8 @@ class Events:
         self._place_messages()
         self._place_fetches()
         self._place_steps()
-
-    @property
-    def dense(self) -> bool:
-        """Whether there is one event for each offset."""
-        return self._filled == self._count and bool(self._parts["to"].all())
+        if self._filled != self._count or not self._parts["to"].all():
+            raise LogBroken(f"not every event of {lo} … {hi} is there")
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────
 
@@ -249,7 +249,11 @@ class Events:
 
     def _message(self, sequences: Ints) -> Ints:
         """Which of both each is."""
-        return np.searchsorted(self._both("sequence"), sequences)
+        every = self._both("sequence")
+        found = np.minimum(np.searchsorted(every, sequences), len(every) - 1)
+        if not len(every) or (every[found] != sequences).any():
+            raise LogBroken(f"messages are missing of which {self._lo} … {self._hi} tell")
+        return found
 
     # ── columns ─────────────────────────────────────────────────────────────────────────────
 

@@ -56,13 +56,14 @@ class Export:
             raise LogTrimmed(head.oldest)
         if hi > head.head:
             raise LogBroken(f"the log ends at {head.head}, and {hi} was asked for")
-        events = Events(
-            self._file, self._names, lo, max(hi, lo - 1), EVENTS.names if columns is None else columns
-        )
-        if not events.dense:
+        wanted = EVENTS.names if columns is None else columns
+        try:
+            return Events(self._file, self._names, lo, max(hi, lo - 1), wanted).table()
+        except LogBroken:
             oldest = self.head().oldest
-            raise LogTrimmed(oldest) if lo < oldest else LogBroken(f"not every event of {lo} … {hi} is there")
-        return events.table()
+            if lo < oldest:
+                raise LogTrimmed(oldest) from None  # meanwhile
+            raise
 
     def payloads(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
         """PAYLOADS of the messages lo … hi, by sequence, some 32 MiB at a time. A body that is gone, or not what was published,
