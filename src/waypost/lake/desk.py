@@ -269,8 +269,6 @@ class OpenLake:
         """Ours, mended, and no further than the store. The lock of a child that is ending is waited for."""
         head = export.head()
         check_owner(lake, store, head.sealed)
-        with delta.plainly(lake.folder):
-            lake.folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             held.enter_context(writing(lake, SEALER, wait=True))
             claim(lake, store, head.sealed)
