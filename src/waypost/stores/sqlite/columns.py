@@ -127,8 +127,7 @@ class Spread:
         return bitmap(known)
 
     def _offsets(self, values: pa.Array) -> pa.Buffer:
-        starts = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
-        return pa.py_buffer(starts[self._before])
+        return pa.py_buffer(bounds_of(values)[self._before])
 
     def strings(self, values: pa.StringArray) -> pa.StringArray:
         if values.null_count == len(values):
@@ -198,8 +197,18 @@ def message_ids(rows: dict[str, Any]) -> pa.StringArray:
     return made if own.null_count == len(own) else pc.coalesce(own, made)
 
 
+def bounds_of(values: pa.Array) -> npt.NDArray[np.int32]:
+    """Of texts, bytes or lists: where each begins, and where the last one ends."""
+    bounds = np.frombuffer(values.buffers()[1] or bytes(4), np.int32)
+    return bounds[values.offset : values.offset + len(values) + 1]
+
+
+def bytes_of(values: pa.BinaryArray) -> memoryview:
+    """All of them together."""
+    bounds = bounds_of(values)
+    return memoryview(values.buffers()[2] or b"")[bounds[0] : bounds[-1]]
+
+
 def hashes(values: pa.BinaryArray) -> pa.StringArray:
     """32 bytes each, in hexadecimal."""
-    starts = np.frombuffer(values.buffers()[1], np.int32)[values.offset :]
-    every = np.frombuffer(values.buffers()[2] or b"", np.uint8)[starts[0] : starts[len(values)]]
-    return fixed_strings(hex_letters(every.reshape(-1, 32)))
+    return fixed_strings(hex_letters(np.frombuffer(bytes_of(values), np.uint8).reshape(-1, 32)))
