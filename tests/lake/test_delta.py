@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pyarrow import parquet
 from tests.lake import rows
 from waypost.arrow import EVENTS, MOMENT, PAYLOADS
 from waypost.errors import LakeUnusable
-from waypost.lake import delta
+from waypost.lake import delta, syncing
 from waypost.lake.mending import entry_path, mend
 
 FOLDED = pa.schema(
@@ -359,3 +360,14 @@ def test_every_hundredth_entry_has_a_synced_checkpoint(path: Path, monkeypatch: 
     assert (path / "_delta_log" / f"{100:020d}.checkpoint.parquet").exists()
     assert delta.version_of(path, "sealer") == 100
     assert mend(path) == []
+
+
+def test_where_a_file_system_cannot_be_synced_as_a_whole_each_file_and_folder_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal(path, 1, 10)
+    steps = Steps(monkeypatch, path)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(sys, "platform", "darwin")
+        syncing.sync_everything(path)
+    assert sorted(steps.done) == ["sync data", "sync entry", "sync entry", "sync folder", "sync log folder"]

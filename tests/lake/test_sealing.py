@@ -1,8 +1,11 @@
 """Sealing: nothing lost, nothing doubled, wherever it stops."""
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +21,14 @@ from waypost.lake.owner import SEALER, Lake
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def quick() -> Iterator[Path]:
+    """A folder in memory where there is one: a process that dies there leaves the same behind, and syncs take no time."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="waypost-dying-", dir=memory) as folder:
+        yield Path(folder)
 
 
 def events_in(lake: Lake, lo: int, hi: int) -> pa.Table:
@@ -145,39 +156,39 @@ def test_a_body_that_was_erased_before_it_was_sealed_has_a_row_without_it(lake: 
     ]
 
 
-def test_a_sealer_that_dies_at_any_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    points = dying("each", "seal", tmp_path)
+def test_a_sealer_that_dies_at_any_step_loses_and_doubles_nothing(quick: Path) -> None:
+    points = dying("each", "seal", quick)
     of_an_append = ["written", "file synced", "committed", "entry synced"]
     of_a_range = [
         f"{table} {point}" for table in ("payloads", "payloads", "message_events") for point in of_an_append
     ]
     assert points == ["payloads made", "message_events made", *of_a_range, *of_a_range]
     for step in range(1, len(points) + 2):
-        assert_sealed(Lake(tmp_path / str(step)), HEAD, 1_000)
+        assert_sealed(Lake(quick / str(step)), HEAD, 1_000)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_sealers_that_die_again_and_again_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
-    assert dying("often", str(seed), tmp_path)
-    assert_sealed(Lake(tmp_path / "often"), HEAD, 1_000)
+def test_sealers_that_die_again_and_again_lose_and_double_nothing(quick: Path, seed: int) -> None:
+    assert dying("often", str(seed), quick)
+    assert_sealed(Lake(quick / "often"), HEAD, 1_000)
 
 
-def test_a_compaction_that_dies_at_any_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    points = dying("each", "compact", tmp_path)
+def test_a_compaction_that_dies_at_any_step_loses_and_doubles_nothing(quick: Path) -> None:
+    points = dying("each", "compact", quick)
     assert "message_events committed" in points
     assert "payloads file synced" in points
     for step in range(1, len(points) + 2):
-        lake = Lake(tmp_path / str(step))
+        lake = Lake(quick / str(step))
         assert_sealed(lake, HEAD, 1_000)
         assert len(delta.files(lake.events, 1, HEAD)) == 1
 
 
-def test_forgetting_that_dies_at_any_step_ends_at_the_same_oldest(tmp_path: Path) -> None:
-    points = dying("each", "forget", tmp_path)
+def test_forgetting_that_dies_at_any_step_ends_at_the_same_oldest(quick: Path) -> None:
+    points = dying("each", "forget", quick)
     assert "message_events committed" in points
     assert "payloads committed" in points
     for step in range(1, len(points) + 2):
-        lake = Lake(tmp_path / str(step))
+        lake = Lake(quick / str(step))
         assert reading.standing(lake).oldest == 31
         assert events_in(lake, 31, HEAD) == rows.events(31, HEAD)
         assert all_rows(lake.events) == HEAD - 30
@@ -185,11 +196,11 @@ def test_forgetting_that_dies_at_any_step_ends_at_the_same_oldest(tmp_path: Path
         assert reading.standing(lake).at == moment_of(HEAD)
 
 
-def test_erasing_that_dies_at_any_step_erases_when_repeated(tmp_path: Path) -> None:
-    points = dying("each", "erase", tmp_path)
+def test_erasing_that_dies_at_any_step_erases_when_repeated(quick: Path) -> None:
+    points = dying("each", "erase", quick)
     assert points.count("payloads committed") == 3
     for step in range(1, len(points) + 2):
-        found = payloads_in(Lake(tmp_path / str(step)))
+        found = payloads_in(Lake(quick / str(step)))
         without = [row["sequence"] for row in found.to_pylist() if row["body"] is None]
         assert without == [1, 43, 88]
         assert found["sequence"].to_pylist() == list(range(1, HEAD + 1, 3))
