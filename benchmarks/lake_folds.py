@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from benchmarks.lake_events import events as made_events
 
 #: text that a message's L event says
 LOGGED = ("message_id", "topics", "object", "key", "mime_type", "producer", "hash")
@@ -91,4 +100,96 @@ def measure_folds(spark: Any, lake: Path, rounds: int, in_turns: InTurns) -> dic
             median(b / a for a, b in zip(packed, folds["messages, max_by"], strict=True)), 2
         ),
         "tables": {name: round(median(values), 2) for name, values in tables.items()},
+    }
+
+
+# ── the continuous fold ──────────────────────────────────────────────────────────────────────────────
+
+SLICE = 500_000
+SMALL = 1_000_000
+#: slices folded in turns into a small lake and a large one
+TURNS = 5
+BASE = 5_000_000
+
+
+class FilesLog:
+    """A log of made events, one Parquet file a slice, as long as anybody reads."""
+
+    def __init__(self, spark: Any, folder: Path, last: int) -> None:
+        self._spark, self._folder, self._last = spark, folder, last
+        folder.mkdir(parents=True)
+        self._base = made_events(BASE)
+
+    def bounds(self) -> tuple[int, int]:
+        return 1, self._last
+
+    @contextmanager
+    def events(self, lo: int, hi: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        assert lo % SLICE == 1
+        assert hi == lo + SLICE - 1
+        file = self._folder / f"{lo}.parquet"
+        if not file.exists():
+            self.make(lo)
+        yield self._spark.read.parquet(str(file))
+
+    def make(self, lo: int) -> None:
+        """The base again and again, each time with further offsets."""
+        shift = (lo - 1) // BASE * BASE
+        part = self._base.slice((lo - 1) % BASE, SLICE)
+        for name in ("offset", "sequence"):
+            moved = pc.add(part[name], shift)
+            part = part.set_column(part.column_names.index(name), name, moved)
+        pq.write_table(part, self._folder / f"{lo}.parquet", compression="zstd")
+
+    def at(self, offset: int) -> datetime:
+        raise NotImplementedError("only tables of minutes ask for it")
+
+    def offset_at(self, moment: datetime) -> int:
+        raise NotImplementedError("only tables of minutes ask for it")
+
+
+def measure_growth(spark: Any, folder: Path, growth: int) -> dict[str, Any]:
+    """`messages` and `deliveries` by the pipeline's own code, in slices, up to `growth` events; then slices in turns into a lake of
+    1 M events and into the large one."""
+    from waypost.lake.owner import Lake
+    from waypost.spark.pipeline.keeping import Keeper, kept_in, prepare
+
+    log = FilesLog(spark, folder / "events", growth + (TURNS + 1) * SLICE)
+    large, small = Lake(folder / "large"), Lake(folder / "small")
+
+    def keeper_of(lake: Lake) -> Keeper:
+        kept = kept_in(lake, ["messages", "deliveries"])
+        prepare(kept)
+        return Keeper(spark, log, kept, slice=SLICE)
+
+    def fold(keeper: Keeper, upto: int) -> float:
+        log.make(upto - SLICE + 1)
+        began = time.perf_counter()
+        keeper.keep(upto)
+        return time.perf_counter() - began
+
+    growing = keeper_of(large)
+    for upto in range(SLICE, growth + 1, SLICE):
+        fold(growing, upto)
+        if upto == SMALL:
+            shutil.copytree(large.folder, small.folder)
+    little = keeper_of(small)
+    seconds: dict[str, list[float]] = {"small": [], "large": []}
+    for turn in range(TURNS + 1):
+        one = fold(little, SMALL + (turn + 1) * SLICE)
+        other = fold(growing, growth + (turn + 1) * SLICE)
+        if turn:
+            seconds["small"].append(one)
+            seconds["large"].append(other)
+    growing.close()
+    little.close()
+    pairs = zip(seconds["large"], seconds["small"], strict=True)
+    return {
+        "events/s": round(SLICE / median(seconds["small"])),
+        "to": growth,
+        "grown": round(median(b / a for b, a in pairs), 2),
+        "seconds": {
+            f"{SMALL:,}": round(median(seconds["small"]), 2),
+            f"{growth:,}": round(median(seconds["large"]), 2),
+        },
     }
