@@ -47,7 +47,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from waypost import Client, Message, WaypostError
+from waypost import BlockingClient, Client, Message, WaypostError
 from waypost.cli.messages import journey_table
 from waypost.cli.output import table
 from waypost.cli.selections import deliveries_table
@@ -457,6 +457,8 @@ def explain(url: str, page: Path, wait: bool) -> bool:
     console.rule("[bold]The log as tables: Spark")
     if wait:
         _until_minute_is_over()
+        with BlockingClient(url, producer="demo") as client:
+            client.publish("closing.time", "the first thing after a minute is what closes it")
     for words in (("pipeline", "once"), ("pipeline", "report", "-o", str(page))):
         began = time.monotonic()
         console.print(f"[bold]waypost {' '.join(words)}[/]")
