@@ -519,10 +519,16 @@ class Walk(RuleBasedStateMachine):
     def tick(self, limit: int) -> None:
         self.run(Tick(limit))
 
-    @rule(days=st.sampled_from([0, 0, 1, 8]), limit=st.sampled_from([1, 3, 1_000]))
-    def reap(self, days: int, limit: int) -> None:
+    @rule(
+        days=st.sampled_from([0, 0, 1, 8]),
+        limit=st.sampled_from([1, 3, 1_000]),
+        unsealed=st.sampled_from([None, 0, 0, 1, 5]),
+    )
+    def reap(self, days: int, limit: int, unsealed: int | None) -> None:
         """Stores may forget in slices of their own; what is left in the end is the same."""
         self.clock.move(days * 86_400)
+        if unsealed is not None:
+            self.run(Seal(max(0, self.model.bounds()[1] - unsealed)))
         for store in (self.model, self.store):
             for _ in range(1_000):
                 if not store.apply([Reap(limit)]).results[0]:
@@ -536,11 +542,6 @@ class Walk(RuleBasedStateMachine):
     @rule(data=st.data())
     def seal(self, data: st.DataObject) -> None:
         self.run(self.some_seal(data))
-
-    @rule(days=st.sampled_from([1, 8, 8]))
-    def seal_everything_and_reap(self, days: int) -> None:
-        self.run(Seal(self.model.bounds()[1]))
-        self.reap(days, 1_000)
 
     @rule(on=rarely(st.just(False), True))
     def turn_the_lake_on_or_off(self, on: bool) -> None:
@@ -674,9 +675,8 @@ class Walk(RuleBasedStateMachine):
         return Seal(self.model.bounds()[1] - data.draw(st.sampled_from([0, 0, 1, 5, 20, -1])))
 
     def some_erasure(self, data: st.DataObject) -> ErasePayload:
-        return ErasePayload(
-            data.draw(st.sampled_from(self.ids[-12:])), data.draw(rarely(st.sampled_from([1, 20])))
-        )
+        ids = [*self.ids[-12:], *(one.id for one in self.model.undecided(0, 3))]
+        return ErasePayload(data.draw(st.sampled_from(ids)), data.draw(rarely(st.sampled_from([1, 20]))))
 
     def some_erased(self, data: st.DataObject) -> Erased:
         return Erased(data.draw(st.lists(st.sampled_from([1, *self.model.erasures()]), max_size=3)))
