@@ -496,6 +496,7 @@ def test_a_second_signal_ends_a_drain_at_once(tmp_path: Path) -> None:
         assert asked["http"]["open"] >= 1
         started.process.send_signal(signal.SIGTERM)
         assert started.process.stderr is not None
+        assert "lake:" in started.process.stderr.readline()
         assert "stopping" in started.process.stderr.readline()
         stopping_at = time.monotonic()
         time.sleep(0.6)  # what comes within half a second is the same wish, told to a process group
