@@ -21,6 +21,7 @@ from ..commands import (
     DeclareQueue,
     DeleteChannel,
     DeleteQueue,
+    ErasePayload,
     Fetch,
     Fetched,
     Job,
@@ -29,6 +30,7 @@ from ..commands import (
     Published,
     PublishMany,
     Reap,
+    Seal,
     Settled,
     Staged,
     StartJob,
@@ -129,6 +131,14 @@ class Hand:
         settled: Settled
         (settled,) = self.do(Confirm(queue=queue, receipts=[receipt], outcome=outcome, **given))
         return settled
+
+    def seal(self, upto: int) -> None:
+        self.do(Seal(upto))
+
+    def erase(self, id: str, sequence: int | None = None) -> bool:
+        """Its payload; whether there was one."""
+        erased: bool = self.do(ErasePayload(id, sequence))
+        return erased
 
     def tick(self) -> None:
         self._until_done(Tick)

@@ -15,11 +15,6 @@ from .hand import Hand, publish
 DAY = 86_400.0
 
 
-def erase(hand: Hand, id: str, sequence: int | None = None) -> bool:
-    erased: bool = hand.do(ErasePayload(id, sequence))
-    return erased
-
-
 def assert_gone(hand: Hand, id: str) -> None:
     with pytest.raises(PayloadReaped):
         hand.store.body(id)
@@ -47,7 +42,7 @@ class SealingTests:
         hand.publish("a.x")
         for upto in (3, -1):
             with pytest.raises(RequestInvalid):
-                hand.do(Seal(upto))
+                hand.seal(upto)
         assert hand.store.sealed() == 0
 
     def test_what_the_lake_holds_is_known_after_a_restart(
@@ -56,8 +51,8 @@ class SealingTests:
         id = hand.store.id()
         hand.store.use_lake(True)
         published = hand.publish("a.x")
-        hand.do(Seal(2))
-        erase(hand, published.id)
+        hand.seal(2)
+        hand.erase(published.id)
         restart()
         assert hand.store.sealed() is None
         hand.store.use_lake(True)
@@ -69,10 +64,10 @@ class SealingTests:
         hand.clock.move(8 * DAY)
         hand.reap()
         assert hand.store.bounds() == (1, 5)
-        hand.do(Seal(3))
+        hand.seal(3)
         hand.reap()
         assert hand.store.bounds() == (4, 5)
-        hand.do(Seal(5))
+        hand.seal(5)
         hand.reap()
         assert hand.store.bounds() == (6, 5)
         with pytest.raises(LogTrimmed):
@@ -81,7 +76,7 @@ class SealingTests:
     def test_with_a_lake_young_events_stay_though_they_are_sealed(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         hand.publish("a.x")
-        hand.do(Seal(2))
+        hand.seal(2)
         hand.clock.move(6 * DAY)
         hand.reap()
         assert hand.store.bounds() == (1, 2)
@@ -93,7 +88,7 @@ class SealingTests:
         hand.reap()
         assert hand.store.bounds() == (1, 2)
         hand.store.use_lake(True)
-        hand.do(Seal(2))
+        hand.seal(2)
         hand.reap()
         assert hand.store.bounds() == (3, 2)
 
@@ -104,10 +99,10 @@ class SealingTests:
         hand.clock.move(8 * DAY)
         hand.reap()
         assert hand.store.body(got.id) == b"needed"
-        hand.do(Seal(1))
+        hand.seal(1)
         hand.reap()
         assert_gone(hand, got.id)
-        hand.do(Seal(5))
+        hand.seal(5)
         hand.reap()
         assert hand.store.message(got.id) is None
 
@@ -119,7 +114,7 @@ class SealingTests:
         assert (hand.store.bounds(), hand.store.message(got.id)) == ((6, 5), None)
         hand.store.use_lake(True)
         hand.publish("a.x")
-        hand.do(Seal(7))
+        hand.seal(7)
         assert (hand.store.bounds(), hand.store.sealed()) == ((6, 7), 7)
 
     # ── erased ──────────────────────────────────────────────────────────────────────────────
@@ -127,7 +122,7 @@ class SealingTests:
     def test_what_waits_is_cancelled_when_its_payload_is_erased(self, hand: Hand) -> None:
         hand.channel("s", "a.*")
         published = hand.publish("a.x", "b.x")
-        assert erase(hand, published.id) is True
+        assert hand.erase(published.id) is True
         assert hand.states(published.id) == "@s:C a:C b:C"
         assert {delivery.reason for delivery in hand.deliveries(published.id)} == {Reason.ERASED}
         assert (hand.fetch("a"), hand.fetch("b"), hand.listen("s")) == ([], [], [])
@@ -136,7 +131,7 @@ class SealingTests:
 
     def test_what_is_fetched_is_cancelled_when_its_payload_is_erased(self, hand: Hand) -> None:
         got = fetched(hand)
-        erase(hand, got.id)
+        hand.erase(got.id)
         assert hand.journey(got.id) == "LQFC"
         assert hand.last_event().consumer == "ann"
         assert hand.confirm(got).state is None
@@ -148,7 +143,7 @@ class SealingTests:
         hand.confirm(fetched(hand, "b"), Outcome.RETRY, "b", delay_us=SECOND)
         retried = hand.found(queue="b")[0].message_id
         for id in (delayed.id, retried):
-            erase(hand, id)
+            hand.erase(id)
             assert hand.state(id) is C
         hand.wait(5)
         assert (hand.fetch("a"), hand.fetch("b")) == ([], [])
@@ -156,7 +151,7 @@ class SealingTests:
     def test_what_has_ended_stays_as_it_is_when_its_payload_is_erased(self, hand: Hand) -> None:
         got = fetched(hand)
         hand.confirm(got)
-        assert erase(hand, got.id) is True
+        assert hand.erase(got.id) is True
         assert (hand.message_state(got.id), hand.journey(got.id)) == (X, "LQFSX")
         assert_gone(hand, got.id)
 
@@ -165,7 +160,7 @@ class SealingTests:
         published = hand.publish("a.x")
         hand.confirm(hand.one("a", "ann"))
         hand.one("a", "bob")
-        erase(hand, published.id)
+        hand.erase(published.id)
         assert hand.states(published.id) == "a:S a:C a:C"
         assert hand.message_state(published.id) is C
         assert hand.fetch("a", "cem") == []
@@ -173,13 +168,13 @@ class SealingTests:
     def test_an_erased_message_frees_its_key(self, hand: Hand) -> None:
         hand.declare("a", order="key")
         first, second = (hand.publish("a.x", key="k", body=body) for body in (b"1", b"2"))
-        erase(hand, first.id)
+        hand.erase(first.id)
         assert hand.one("a").id == second.id
 
     def test_an_erased_message_can_be_the_first_of_many(self, hand: Hand) -> None:
         published = [hand.publish("a.x", body=str(number).encode()) for number in range(5)]
         for number in (0, 2):
-            erase(hand, published[number].id)
+            hand.erase(published[number].id)
         assert [hand.body(got) for got in hand.fetch("a", n=9)] == [b"1", b"3", b"4"]
 
     def test_a_payload_is_erased_in_the_group_of_its_publish(self, hand: Hand) -> None:
@@ -192,7 +187,7 @@ class SealingTests:
         hand.declare("a", retries=0)
         got = fetched(hand)
         hand.confirm(got, Outcome.RETRY)
-        assert erase(hand, got.id) is True
+        assert hand.erase(got.id) is True
         for kind in (JobKind.REDRIVE, JobKind.REPLAY):
             assert hand.job(kind).done == 0
         assert hand.state(got.id) is E
@@ -200,7 +195,7 @@ class SealingTests:
 
     def test_what_was_cancelled_by_an_erasure_cannot_be_redriven(self, hand: Hand) -> None:
         published = hand.publish("a.x")
-        erase(hand, published.id)
+        hand.erase(published.id)
         assert hand.redrive(states=frozenset({C})).done == 0
         assert hand.state(published.id) is C
 
@@ -208,22 +203,22 @@ class SealingTests:
         published = hand.publish("a.x", hold=True)
         hand.store.use_lake(True)
         with pytest.raises(StillLogged):
-            erase(hand, published.id)
+            hand.erase(published.id)
         assert (hand.store.body(published.id), hand.store.erasures()) == (b"body", [])
         hand.decide(published.id)
-        assert erase(hand, published.id) is True
+        assert hand.erase(published.id) is True
         assert hand.state(published.id) is C
 
     def test_a_message_whose_routing_failed_is_not_routed_again_without_its_payload(self, hand: Hand) -> None:
         published = hand.publish("a.x", hold=True)
         hand.decide(published.id, failure="it broke")
-        assert erase(hand, published.id) is True
+        assert hand.erase(published.id) is True
         assert hand.redrive().done == 0
         assert hand.states(published.id) == "default:E"
         assert hand.store.undecided(0, 9) == []
 
     def test_a_new_channel_gets_nothing_that_was_erased(self, hand: Hand) -> None:
-        erase(hand, hand.publish("a.x").id)
+        hand.erase(hand.publish("a.x").id)
         kept = hand.publish("a.x")
         hand.channel("s", "a.*", start=1)
         hand.work()
@@ -234,13 +229,13 @@ class SealingTests:
         said = {"object": "a", "key": "k"}
         first = hand.publish("a.x", **said)
         hand.confirm(hand.one("a"))
-        erase(hand, first.id)
+        hand.erase(first.id)
         assert hand.publish("a.x", **said).same_as == first.id
 
     def test_what_repeats_an_erased_message_that_waited_is_delivered(self, hand: Hand) -> None:
         hand.unchanged("a")
         said = {"object": "a", "key": "k"}
-        erase(hand, hand.publish("a.x", **said).id)
+        hand.erase(hand.publish("a.x", **said).id)
         assert hand.publish("a.x", **said).state is Q
 
     def test_an_erased_message_is_forgotten_with_its_events(self, hand: Hand) -> None:
@@ -248,7 +243,7 @@ class SealingTests:
         waiting, dead = hand.publish("b.x"), fetched(hand)
         hand.confirm(dead, Outcome.RETRY)
         for id in (waiting.id, dead.id):
-            erase(hand, id)
+            hand.erase(id)
         hand.clock.move(6 * DAY)
         hand.reap()
         assert (hand.state(waiting.id), hand.state(dead.id)) == (C, E)
@@ -260,7 +255,7 @@ class SealingTests:
     def test_an_unknown_message_has_no_payload(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         with pytest.raises(MessageNotFound):
-            erase(hand, "no-such")
+            hand.erase("no-such")
         assert hand.store.erasures() == []
 
     # ── noted for the lake ──────────────────────────────────────────────────────────────────
@@ -268,7 +263,7 @@ class SealingTests:
     def test_an_erasure_is_noted_until_the_lake_has_done_it(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         first, second = hand.publish("a.x"), hand.publish("a.x")
-        assert [erase(hand, id) for id in (second.id, first.id, first.id)] == [True, True, False]
+        assert [hand.erase(id) for id in (second.id, first.id, first.id)] == [True, True, False]
         assert hand.store.erasures() == [1, 3]
         assert hand.do(Erased([1, 77])) is None
         assert hand.store.erasures() == [3]
@@ -277,39 +272,39 @@ class SealingTests:
 
     def test_without_a_lake_nothing_is_noted_unless_there_was_one(self, hand: Hand) -> None:
         first, second = hand.publish("a.x"), hand.publish("a.x")
-        erase(hand, first.id)
+        hand.erase(first.id)
         assert hand.store.erasures() == []
-        hand.do(Seal(2))
-        erase(hand, second.id)
+        hand.seal(2)
+        hand.erase(second.id)
         assert hand.store.erasures() == [3]
 
     def test_what_was_reaped_here_is_still_noted_for_the_lake(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         got = fetched(hand)
         hand.confirm(got)
-        hand.do(Seal(1))
+        hand.seal(1)
         hand.clock.move(8 * DAY)
         hand.reap()
         assert_gone(hand, got.id)
-        assert erase(hand, got.id) is False
+        assert hand.erase(got.id) is False
         assert hand.store.erasures() == [1]
 
     def test_what_only_the_lake_remembers_is_noted_for_it(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         got = fetched(hand)
         hand.confirm(got)
-        hand.do(Seal(5))
+        hand.seal(5)
         hand.clock.move(8 * DAY)
         hand.reap()
         with pytest.raises(MessageNotFound):
-            erase(hand, got.id)
-        assert erase(hand, got.id, 1) is False
+            hand.erase(got.id)
+        assert hand.erase(got.id, 1) is False
         assert hand.store.erasures() == [1]
 
     def test_where_a_message_is_the_store_knows_better_than_who_asks(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         hand.publish("a.x")
         second = hand.publish("a.x")
-        assert erase(hand, second.id, 1) is True
+        assert hand.erase(second.id, 1) is True
         assert hand.store.erasures() == [3]
         assert hand.one("a").id != second.id
