@@ -23,6 +23,18 @@ def rows(table: pa.Table) -> list[Row]:
     return found
 
 
+def kept(events: list[Row]) -> dict[str, list[Row]]:
+    """What the pipeline's tables say after these events: of minutes those that are closed."""
+    closed = [event for event in events if event["at"] < events[-1]["at"] // MINUTE * MINUTE]
+    return {
+        "messages": messages(events),
+        "deliveries": deliveries(events),
+        "receipts": receipts(events),
+        "queue_minutes": queue_minutes(closed),
+        "consumer_minutes": consumer_minutes(closed),
+    }
+
+
 def messages(events: Iterable[Row]) -> list[Row]:
     """What the store does not say itself."""
     found: dict[int, Row] = {}

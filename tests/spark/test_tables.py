@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from tests.spark import replay
+from tests.spark.logs import FileLog, Tables, in_memory, same
 from tests.spark.walks import Traffic, walked
 from waypost.arrow import DELIVERIES, MESSAGES
 from waypost.delivery import State
@@ -17,6 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.timeout(300)
+
+KEYS = {
+    "messages": ("sequence",),
+    "deliveries": ("sequence", "destination_code", "slot"),
+    "receipts": ("sequence", "destination_code", "slot", "attempt"),
+    "queue_minutes": ("minute", "destination_code"),
+    "consumer_minutes": ("minute", "consumer", "queue", "channel"),
+}
 
 
 @pytest.fixture(scope="session")
@@ -42,21 +54,6 @@ def of(name: str, events: DataFrame, **more: Any) -> list[replay.Row]:
     return replay.rows(of_events(name, events, **more).toArrow())
 
 
-def same(found: list[replay.Row], expected: list[replay.Row], *key: str) -> None:
-    """On the columns that are expected; the first row that differs is shown."""
-    names = list(expected[0])
-
-    def place(row: replay.Row) -> tuple[str, ...]:
-        return tuple(f"{row[name]!r:>30}" for name in key)
-
-    ours = {place(row): {name: row[name] for name in names} for row in found}
-    theirs = {place(row): row for row in expected}
-    assert len(ours) == len(found), "a key is there twice"
-    for where in sorted(theirs):
-        assert ours.get(where) == theirs[where]
-    assert len(ours) == len(theirs)
-
-
 def test_the_walks_have_seen_everything(traffic: Traffic) -> None:
     """What follows is worth as much as what happened."""
     steps = {
@@ -76,30 +73,119 @@ def test_the_walks_have_seen_everything(traffic: Traffic) -> None:
 
 def test_messages_are_what_the_store_says(events: DataFrame, traffic: Traffic) -> None:
     columns = [name for name in MESSAGES.names if name not in ("priority", "expires_at")]
-    same(of("messages", events), replay.rows(traffic.messages.select(columns)), "sequence")
+    same(of("messages", events), replay.rows(traffic.messages.select(columns)), KEYS["messages"])
 
 
 def test_deliveries_are_what_the_store_says(events: DataFrame, traffic: Traffic) -> None:
     columns = [name for name in DELIVERIES.names if name not in ("due_at", "named")]
-    same(
-        of("deliveries", events),
-        replay.rows(traffic.deliveries.select(columns)),
-        *("sequence", "destination_code", "slot"),
-    )
+    same(of("deliveries", events), replay.rows(traffic.deliveries.select(columns)), KEYS["deliveries"])
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("messages", ("sequence",)),
-        ("deliveries", ("sequence", "destination_code", "slot")),
-        ("receipts", ("sequence", "destination_code", "slot", "attempt")),
-        ("queue_minutes", ("minute", "destination_code")),
-        ("consumer_minutes", ("minute", "consumer", "queue", "channel")),
-    ],
-)
+@pytest.mark.parametrize("name", list(KEYS))
 def test_a_table_is_what_a_replay_of_the_log_says(
-    name: str, key: tuple[str, ...], events: DataFrame, happened: list[replay.Row]
+    name: str, events: DataFrame, happened: list[replay.Row]
 ) -> None:
     told: Callable[[list[replay.Row]], list[replay.Row]] = getattr(replay, name)
-    same(of(name, events), told(happened), *key)
+    same(of(name, events), told(happened), KEYS[name])
+
+
+def test_minutes_that_had_not_ended_are_left_out(events: DataFrame, happened: list[replay.Row]) -> None:
+    last = happened[-1]["at"]
+    until = datetime.fromtimestamp(last / 1_000_000, UTC)
+    closed = [event for event in happened if event["at"] < last // replay.MINUTE * replay.MINUTE]
+    found = of("queue_minutes", events, until=until)
+    same(found, replay.queue_minutes(closed), KEYS["queue_minutes"])
+    assert len(found) < len(of("queue_minutes", events))
+
+
+# --- computed when read ------------------------------------------------------------------------------------------
+
+
+def test_the_history_of_a_thing_has_no_gaps(events: DataFrame, traffic: Traffic) -> None:
+    history = of("object_history", events)
+    said = [
+        row
+        for row in replay.rows(traffic.messages)
+        if None not in (row["object"], row["key"]) and row["state"] != "U"
+    ]
+    assert {row["sequence"] for row in history} == {row["sequence"] for row in said}
+    by_thing: dict[tuple[str, str], list[replay.Row]] = {}
+    for row in sorted(history, key=lambda row: row["sequence"]):
+        by_thing.setdefault((row["object"], row["key"]), []).append(row)
+    assert any(len(rows) > 2 for rows in by_thing.values())
+    for rows in by_thing.values():
+        assert [row["valid_to"] for row in rows] == [*(row["valid_from"] for row in rows[1:]), None]
+
+
+def test_dead_letters_say_what_they_were_about(events: DataFrame, traffic: Traffic) -> None:
+    dead = [row for row in replay.rows(traffic.deliveries) if row["state"] in "EI"]
+    about = {row["sequence"]: row for row in replay.rows(traffic.messages)}
+    expected = [
+        {
+            **{name: row[name] for name in ("sequence", "destination_code", "slot", "reason", "consumer")},
+            "since": row["changed_at"],
+            **{name: about[row["sequence"]][name] for name in ("topics", "object", "key")},
+        }
+        for row in dead
+    ]
+    same(of("dead_letters", events), expected, KEYS["deliveries"])
+
+
+def test_unchanged_counts_what_was_saved(events: DataFrame, traffic: Traffic) -> None:
+    repeated = [row for row in traffic.messages.to_pylist() if row["state"] == "U"]
+    saved = of("unchanged", events)
+    assert sum(row["messages"] for row in saved) == len(repeated) > 0
+    assert sum(row["bytes"] for row in saved) == sum(row["size"] for row in repeated)
+    assert {row["day"] for row in saved} == {row["at"].date() for row in repeated}
+
+
+# --- how Spark does it -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["messages", "deliveries", "receipts"])
+def test_a_fold_keeps_its_hash_tables(name: str, events: DataFrame) -> None:
+    """Text in an aggregate's buffer would make Spark sort, twice."""
+    from waypost.spark.tables import of_events
+
+    plan = of_events(name, events)._jdf.queryExecution().executedPlan().toString()
+    assert "HashAggregate" in plan
+    assert "SortAggregate" not in plan
+    assert "ObjectHashAggregate" not in plan
+    assert "Python" not in plan
+
+
+def test_a_slice_needs_no_shuffle(events: DataFrame) -> None:
+    from waypost.spark.tables import FOLDED
+
+    for table in FOLDED:
+        plan = table.fold(events.coalesce(1))._jdf.queryExecution().executedPlan().toString()
+        assert "Exchange hashpartitioning" not in plan, table.name
+
+
+# --- merging -----------------------------------------------------------------------------------------------------
+
+
+@given(cuts=st.lists(st.integers(1, 100), min_size=1, max_size=2), slice=st.sampled_from([300, 1_000_000]))
+@settings(
+    max_examples=2,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_folds_of_pieces_merge_to_the_fold_of_everything(
+    spark: SparkSession,
+    traffic: Traffic,
+    happened: list[replay.Row],
+    cuts: list[int],
+    slice: int,
+) -> None:
+    """Wherever the log is cut; pipelines that start and end at the cuts, with small and large slices."""
+    with in_memory() as folder:
+        log = FileLog(spark, traffic.events.slice(0, 800), folder)
+        tables = Tables(spark, log, folder / "lake")
+        for cut in [*sorted(cuts), 100]:
+            tables.keep(log.head * cut // 100, slice=slice)
+        for name, told in replay.kept(happened[: log.head]).items():
+            same(tables.rows(name), told, KEYS[name])

@@ -1,6 +1,7 @@
 """deliveries: one row a delivery, that is a message on its way to one queue or channel, in one slot, as it is now.
 
-A slot whose routing failed, and that was sent back to be routed again (E to L), is no delivery any more: its row goes.
+A slot whose routing failed, and that was sent back to be routed again (E to L), is no delivery any more: its row stays in L and
+is not shown, until it should be routed there again.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def fold(events: DataFrame) -> DataFrame:
             "processing_ms"
         ),
         shape.count(shape.enters(R)).cast("int").alias("retries"),
+        F.max(shape.leaves(L)).alias(shape.BEGUN),
     )
     last_offset = F.expr("_last div 32")
     return (
@@ -58,7 +60,7 @@ def fold(events: DataFrame) -> DataFrame:
         # The last reason counts only if the last step gave it.
         .withColumn("reason", F.when(F.col("reason_offset") == last_offset, F.col("reason")))
         .withColumn("bucket", shape.bucket())
-        .select(*SCHEMA.names)
+        .select(*SCHEMA.names, shape.BEGUN)
     )
 
 

@@ -23,6 +23,8 @@ from ...delivery import LETTERS, State
 
 #: messages of one partition: as many as this many offsets of the log begin
 BUCKET = 1 << 16
+#: beside the columns of its schema, where `logged` is not empty: whether the row's first event is among those folded
+BEGUN = "_begun"
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,13 @@ class Folded:
     schema: pa.Schema
     #: what a row is about
     key: tuple[str, ...]
-    #: events to rows with all columns of `schema`. Of things that began before these events, what only their beginning says is null.
+    #: events to rows with all columns of `schema`. Of what began before these events, columns that only its beginning says are null.
     fold: Callable[[DataFrame], DataFrame]
     #: how the rows of later events (s) change those there are (t): column = SQL, that delta-rs understands. Others stay.
     update: Mapping[str, str]
-    #: SQL, true of the row of a thing that is no more
+    #: SQL, true of the row of a thing that is no more: it is kept, and not shown
     gone: str | None = None
-    #: columns that only the L event says, needed by rows that begin in later events
+    #: columns that a message's L says. A row can begin long after it: then they are null, and BEGUN is true.
     logged: tuple[str, ...] = ()
 
 
