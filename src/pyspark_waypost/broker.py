@@ -89,6 +89,15 @@ class Broker:
 
         return self._patiently(ask, patience)
 
+    def seal(self) -> None:
+        """When it returns, all that was committed before is in the lake."""
+
+        def ask() -> None:
+            with _Answer(self, "POST", "/v1/lake/seal") as answer:
+                answer.read()
+
+        self._patiently(ask, PATIENCE_SECONDS)
+
     def move_spectator(self, name: str, offset: int) -> None:
         def ask() -> None:
             path = f"/v1/spectators/{quote(name, safe='')}"

@@ -8,7 +8,19 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from ..version import __version__
-from . import destinations, lake, load, messages, registered, selections, serving, settings, spark
+from . import (
+    destinations,
+    lake,
+    load,
+    messages,
+    pipeline,
+    registered,
+    report,
+    selections,
+    serving,
+    settings,
+    spark,
+)
 
 
 def _as_people_read_it(parameters: list[Any]) -> list[Any]:
@@ -101,6 +113,10 @@ LAKE = "The lake"
 #: commands of two words, by the first: what it is about, and the second ones
 GROUPS = {
     "lake": ("The log's cold half as Delta tables.", (lake.status, lake.seal, lake.verify, lake.maintain)),
+    "pipeline": (
+        "Spark keeps tables of the log, and draws a page of them.",
+        (pipeline.once, pipeline.run, pipeline.status, pipeline.rebuild, report.report),
+    ),
     "spark": ("Spark on this machine.", (spark.warm,)),
 }
 for name, (about, members) in GROUPS.items():
