@@ -6,13 +6,17 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import miss
 from tests.lake.brokers import SOON, WHEN_ASKED, LakeBroker, eventually
 from tests.lake.traffic import many, of_every_kind, opened
 from waypost.commands import Reap
@@ -350,3 +354,55 @@ def test_the_child_holds_the_lakes_lock_while_it_lives(tmp_path: Path) -> None:
             pass
     with writing(Lake(tmp_path / "lake"), SEALER):
         pass
+
+
+def test_a_lake_that_was_put_back_from_a_copy_is_sealed_again_from_there(tmp_path: Path) -> None:
+    with LakeBroker(tmp_path) as broker:
+        broker.publish("/in/fruit.apple")
+        broker.seal()
+        shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+        broker.publish("/in/fruit.apple")
+        assert broker.seal() == 4
+    shutil.rmtree(tmp_path / "lake")
+    (tmp_path / "copy").rename(tmp_path / "lake")
+    with LakeBroker(tmp_path) as broker:
+        eventually(lambda: broker.get("/v1/lake")["sealed"] == 2, "known")
+        assert broker.get("/v1/lake")["lag"] == 2
+        assert broker.seal() == 4
+        assert lake_events(tmp_path / "lake", 1, 4) == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        miss("a small disk is a tmpfs, and mounting one needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={8 << 20}", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        miss(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_stops_the_sealing_and_nothing_else(tmp_path: Path, small_disk: Path) -> None:
+    with LakeBroker(tmp_path, lake=small_disk / "lake") as broker:
+        broker.publish("/in/fruit.apple", "first")
+        assert broker.seal() == 2
+        filler = small_disk / "filler"
+        with suppress(OSError), filler.open("wb") as file:
+            while True:
+                file.write(os.urandom(1 << 16))
+        large = os.urandom(1 << 20)
+        for _ in range(3):
+            broker.publish("/in/fruit.apple", large)
+        refused = broker.patient("POST", "/v1/lake/seal")
+        assert (refused.status, refused.code) == (503, "LAKE_UNAVAILABLE")
+        assert "no room" in refused.json()["detail"]
+        assert broker.get("/v1/lake")["lag"] == 6
+        assert broker.ask("GET", "/queue/fruit").body == b"first"
+        filler.unlink()
+        assert broker.seal() == 9
+        assert broker.get("/v1/lake")["failure"] is None
+        assert list(bodies(small_disk / "lake").values()) == [b"first", large, large, large]

@@ -6,6 +6,7 @@ GET /v1/lake      POST /v1/lake/seal      POST /v1/lake/maintain      GET /v1/ta
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -14,7 +15,7 @@ from waypost.errors import LakeUnavailable, NotOffered, TableNotFound
 from waypost.http.answering import WRONG, answer_json
 from waypost.http.arrow import columns_of, stream_arrow
 from waypost.http.given import check_query, whole
-from waypost.http.refusals import failure, guarded, guarded_task
+from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Failure, Parameter, Route
 from waypost.http.schemas import ARROW, COUNT, JSON, TEXT, ref
 from waypost.http.starting import check_start, check_until
@@ -124,9 +125,14 @@ def no_lake_json(store: Store) -> dict[str, Any]:
 def rows(broker: Broker, lake: Lake | None) -> list[Route]:
     store = broker.store
 
-    def show(request: Request) -> None:
+    async def show(request: Request) -> None:
         check_query(request.head)
-        answer_json(request, 200, no_lake_json(store) if lake is None else lake.status())
+        if lake is None:
+            answer_json(request, 200, no_lake_json(store))
+            return
+        with suppress(LakeUnavailable):  # its status says so
+            await lake.reach()
+        answer_json(request, 200, lake.status())
 
     async def seal(request: Request) -> None:
         check_query(request.head)
@@ -170,7 +176,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
         Route(
             "GET",
             "/v1/lake",
-            guarded(show),
+            guarded_task(show),
             verb="inspect",
             tag="lake",
             summary="Where the lake is, and how far it goes",

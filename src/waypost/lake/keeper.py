@@ -139,7 +139,9 @@ class Keeper:
 
     @property
     def sealed(self) -> int:
-        return self._store.sealed() or 0
+        """As far as both say: a lake that was put back from a copy has less than the store believes."""
+        told = self._store.sealed() or 0
+        return told if self._lake_sealed is None else min(told, self._lake_sealed)
 
     @property
     def lag(self) -> int:
@@ -266,7 +268,8 @@ class Keeper:
         self, do: str, lo: int | None, given: dict[str, Any], only_lake: bool = False
     ) -> AsyncGenerator[bytes, None]:
         try:
-            await asyncio.wait_for(self._reads.acquire(), TURN_SECONDS)
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._reads.acquire()
         except TimeoutError:
             raise Busy(f"{MOST_READS} reads are under way", "try again after Retry-After seconds") from None
         try:
@@ -390,7 +393,8 @@ class Keeper:
         while True:
             await self._try(self._do_what_is_due())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._pace.look_seconds)
+                async with asyncio.timeout(self._pace.look_seconds):
+                    await self._woken.wait()
             self._woken.clear()
 
     async def _try(self, work: Any) -> None:
@@ -415,8 +419,7 @@ class Keeper:
     async def _do_what_is_due(self) -> None:
         if self._is_time(self._hold_until) and self._is_closed_lake():
             await self._with_lake()  # so that damage is mended at once, and known
-        if (self._lake_sealed or 0) > self.sealed:
-            await self._broker.ask(Seal(self._lake_sealed or 0))  # a broker died before it knew
+        await self._tell_store()
         if self._is_seal_due():
             await self._seal()
         if not self._is_time(self._hold_until):
@@ -473,12 +476,16 @@ class Keeper:
 
     async def _sealed(self, figures: dict[str, Any]) -> None:
         """The lake goes so far, on stable media: the store may forget it."""
+        before = self.sealed
         self._learn(figures)
-        sealed, before = figures["sealed"], self.sealed
-        if sealed > before:
-            await self._broker.ask(Seal(sealed))
-            self.sealed_events += sealed - before
+        await self._tell_store()
+        self.sealed_events += max(0, self.sealed - before)
         self._tell_who_asked()
+
+    async def _tell_store(self) -> None:
+        """Also of what was sealed for a broker that died before it knew."""
+        if (self._lake_sealed or 0) > (self._store.sealed() or 0):
+            await self._broker.ask(Seal(self._lake_sealed or 0))
 
     def _tell_who_asked(self) -> None:
         sealed = self.sealed
