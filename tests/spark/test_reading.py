@@ -230,7 +230,7 @@ def test_a_table_whose_log_leaves_out_a_file_is_refused(
     entry = sorted((copy / "message_events" / "_delta_log").glob("*.json"))[-2]
     kept = [line for line in entry.read_text().splitlines() if '"add"' not in line]
     entry.write_text("\n".join(kept) + "\n")
-    with pytest.raises(LakeUnusable, match="is not whole at offset .* waypost lake verify"):
+    with pytest.raises(LakeUnusable, match=r"is not whole at offset .* waypost lake verify"):
         events(spark, lake=copy)
 
 
