@@ -237,3 +237,14 @@ def test_a_table_whose_log_leaves_out_a_file_is_refused(
 def test_every_table_can_be_asked_for_by_its_name(spark: SparkSession, broker: Broker) -> None:
     for name in TABLES:
         assert table(spark, name, asOf=datetime.now(UTC), url=broker.url).columns
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+def test_what_the_page_shows_runs(
+    spark: SparkSession, broker: Broker, block: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exec(compile(block.replace("http://127.0.0.1:8080", broker.url), "docs/spark.md", "exec"), {})
+    assert capsys.readouterr().out or "writeStream" in block
