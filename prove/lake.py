@@ -36,7 +36,7 @@ from .verdict import judge
 #: a third of the cores is enough: Spark needs the rest
 CLIENTS = 6
 #: Spark's start, and a first batch, on a busy machine
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 #: after the tables have moved on
 LONGEST_WAIT_SECONDS = 4.0
 #: kills of the pipeline for each of the broker
