@@ -18,6 +18,7 @@ import pytest
 from tests.lake.traffic import many, of_every_kind, opened
 from waypost.arrow import EVENTS
 from waypost.http.eventlog import Reading
+from waypost.lake.child import NICENESS
 from waypost.lake.frames import PIECE_BYTES, Ask, decode_ask, frame, lengths
 from waypost.lake.process import WINDOW_PIECES, ChildFailed, ChildGone, Process
 from waypost.stores.sqlite import SqliteStore
@@ -247,6 +248,23 @@ def test_the_child_has_no_descriptor_but_its_pipe(tmp_path: Path) -> None:
             "/dev/null",
             "anon_inode:[eventpoll]",
         }
+
+    within_patience(look())
+    store.close()
+
+
+def test_the_child_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
+    store = opened(tmp_path / "waypost.db")
+
+    async def look() -> None:
+        async with child(store) as process:
+            loaded = await asyncio.to_thread(Path(f"/proc/{process.pid}/maps").read_text)
+            assert "/pyarrow/" in loaded
+            assert "/pandas/" not in loaded
+            assert "/polars" not in loaded
+            assert (
+                os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + NICENESS
+            )
 
     within_patience(look())
     store.close()

@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 
 from .frames import HEADER_BYTES, Ask, Tell, What, decode_ask, frame, lengths
 
@@ -67,6 +69,14 @@ class Pipe:
         return bytes(read)
 
 
+class Unneeded(MetaPathFinder):
+    """What pyarrow and ADBC import when it is installed, and what three quarters of the start would go to: here it is not."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in ("pandas", "polars"):
+            raise ModuleNotFoundError(f"{name} is not needed here", name=name)
+
+
 def end(code: int) -> None:
     """At once: threads may be anywhere, and whatever they were doing is done again."""
     os._exit(code)
@@ -75,11 +85,12 @@ def end(code: int) -> None:
 def main() -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    os.nice(NICENESS)
     pipe = Pipe.of_this_process()
     try:
+        sys.meta_path.insert(0, Unneeded())
         from .desk import Desk  # what it needs may be missing or broken, and the broker should hear of that
 
+        os.nice(NICENESS)  # only now: somebody waits for the first answer
         desk = Desk(pipe)
         for ask in pipe.asks():
             desk.take(ask)
