@@ -51,6 +51,9 @@ class FileLog:
         rows = self._spark.read.parquet(str(self._file)).where(f"offset between {lo} and {hi}")
         yield rows if columns is None else rows.select(*columns)
 
+    def rows(self, lo: int, hi: int, columns: Sequence[str]) -> pa.Table:
+        return pq.read_table(self._file, columns=list(columns)).slice(lo - 1, hi - lo + 1)
+
     def at(self, offset: int) -> datetime:
         at: datetime = pa.scalar(int(self._moments[offset - 1]), MOMENT).as_py()
         return at

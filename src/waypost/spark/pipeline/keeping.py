@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -142,7 +142,7 @@ class Keeper:
         #: the first offset that a table lacks
         self._heights = {one.name: _height(one, oldest, head) for one in kept}
         self._first = _first_message(kept, oldest)
-        self._threads = ThreadPoolExecutor(max(len(kept), 1), "waypost-table")
+        self._threads = ThreadPoolExecutor(len(kept) + 1, "waypost-table")
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -160,7 +160,8 @@ class Keeper:
             hi = min(hi, lo + self._slice - 1)
             with self._log.events(lo, hi) as events:
                 known = self._known(events).coalesce(1)
-                rows = self._side_by_side(level, hi, partial(self._merge, known))
+                said = self._threads.submit(self._log.rows, lo, hi, _words(level))
+                rows = self._side_by_side(level, hi, partial(self._merge, known, said, lo))
             rows |= self._count(hi)
             tell(Batch(lo, hi, time.monotonic() - began, rows))
         began, start = time.monotonic(), self.start
@@ -189,10 +190,11 @@ class Keeper:
 
     # --- rows that change ------------------------------------------------------------------------------------
 
-    def _merge(self, events: DataFrame, one: Kept, hi: int) -> int:
+    def _merge(self, events: DataFrame, said: Future[pa.Table], lo: int, one: Kept, hi: int) -> int:
         table = one.table
         assert isinstance(table, Folded)
-        rows = table.fold(events).toArrow()
+        numbers = table.numbers(events).toArrow()
+        rows = table.told(numbers, said.result(), lo)
         if table.logged:
             rows = self._completed(rows, table.logged)
         rows = rows.select(table.schema.names).cast(table.schema)
@@ -269,6 +271,12 @@ class Keeper:
         if before // MAINTAIN_EVERY != newest_entry(one.path) // MAINTAIN_EVERY:
             maintain_kept(one.path)
             self._reached(f"{one.name} maintained")
+
+
+def _words(kept: Sequence[Kept]) -> list[str]:
+    """The columns with text that these tables take from events."""
+    words = (word for one in kept if isinstance(one.table, Folded) for word in one.table.words)
+    return list(dict.fromkeys(words))
 
 
 def _height(one: Kept, oldest: int, head: int) -> int:

@@ -8,13 +8,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import pyarrow as pa
 from pyspark import StorageLevel
 
 from pyspark_waypost.broker import Broker
 from pyspark_waypost.errors import SourceError
 
+from ...arrow import EVENTS
 from ...lake import delta
 from ...lake.owner import SEALER, Lake, check_owner
+from ...lake.reading import events as sealed_events
 from ..reading import events as read_events
 from .failures import PipelineStuck
 
@@ -35,6 +38,10 @@ class Log(Protocol):
         self, lo: int, hi: int, columns: Sequence[str] | None = None
     ) -> AbstractContextManager[DataFrame]:
         """Exactly the events lo … hi, to be read any number of times within the block."""
+        ...
+
+    def rows(self, lo: int, hi: int, columns: Sequence[str]) -> pa.Table:
+        """The same as Arrow, by offset."""
         ...
 
     def at(self, offset: int) -> datetime: ...
@@ -69,6 +76,17 @@ class BrokersLog:
 
     def _read(self, lo: int, hi: int, columns: Sequence[str] | None) -> DataFrame:
         return read_events(self._spark, self._url, self._lake.folder, lo, hi, columns)
+
+    def rows(self, lo: int, hi: int, columns: Sequence[str]) -> pa.Table:
+        sealed = delta.version_of(self._lake.events, SEALER) or 0
+        names = list(columns)
+        batches: list[pa.RecordBatch] = []
+        if lo <= sealed:
+            batches += sealed_events(self._lake, lo, min(hi, sealed), names)
+        if hi > sealed:
+            live = self._broker.events(max(lo, sealed + 1), hi, names, {})
+            batches += (batch.select(names) for batch in plainly(lambda: list(live)))
+        return pa.Table.from_batches(batches, pa.schema([EVENTS.field(name) for name in names]))
 
     def at(self, offset: int) -> datetime:
         (batch,) = plainly(lambda: list(self._broker.events(offset, offset, ["at"], {})))

@@ -7,7 +7,7 @@ is not shown, until it should be routed there again.
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ...arrow import DELIVERIES, MOMENT
@@ -32,43 +32,51 @@ SCHEMA = pa.schema(
 )
 
 
-def fold(events: DataFrame) -> DataFrame:
-    of_slots = events.where(F.col("slot").isNotNull())
-    changes = of_slots.groupBy(*_KEY, "queue", "channel").agg(
-        shape.last_state().alias("_last"),
-        F.max("at").alias("changed_at"),
-        F.max("attempt").alias("attempt"),
-        shape.last_consumer().alias("consumer_code"),
-        F.min(shape.when(shape.enters(Q), "at")).alias("queued_at"),
-        F.min(shape.when(shape.enters(FETCHED), "at")).alias("first_fetched_at"),
-        F.max(shape.when(shape.enters(S), "at")).alias("confirmed_at"),
-        F.sum(shape.when(shape.leaves(Q), "duration_ms")).alias("wait_ms"),
-        F.sum(shape.when(shape.leaves(FETCHED) & shape.enters(S, I, N), "duration_ms")).alias(
-            "processing_ms"
-        ),
-        shape.count(shape.enters(R)).cast("int").alias("retries"),
-        F.max(shape.leaves(L)).alias(shape.BEGUN),
+def numbers(events: DataFrame) -> DataFrame:
+    changes = (
+        events.where(F.col("slot").isNotNull())
+        .groupBy(*_KEY, "queue", "channel")
+        .agg(
+            shape.last_state().alias("_last"),
+            F.max("at").alias("changed_at"),
+            F.max("attempt").alias("attempt"),
+            shape.last_consumer().alias("consumer_code"),
+            F.max(shape.when(_gives_reason(), "offset")).alias("_given_at"),
+            F.min(shape.when(shape.enters(Q), "at")).alias("queued_at"),
+            F.min(shape.when(shape.enters(FETCHED), "at")).alias("first_fetched_at"),
+            F.max(shape.when(shape.enters(S), "at")).alias("confirmed_at"),
+            F.sum(shape.when(shape.leaves(Q), "duration_ms")).alias("wait_ms"),
+            F.sum(shape.when(shape.leaves(FETCHED) & shape.enters(S, I, N), "duration_ms")).alias(
+                "processing_ms"
+            ),
+            shape.count(shape.enters(R)).cast("int").alias("retries"),
+            F.max(shape.leaves(L)).alias(shape.BEGUN),
+        )
     )
-    last_offset = F.expr("_last div 32")
     return (
-        changes.join(shape.consumers(events), "consumer_code", "left")
-        .join(shape.last_reasons(of_slots, *_KEY), list(_KEY), "left")
-        .join(shape.logged(events, "message_id", F.col("at").alias("logged_at")), "sequence", "left")
-        .withColumn("at", F.col("logged_at"))
-        .withColumn("state", shape.letter(F.col("_last") % 32))
-        .withColumn("last_offset", last_offset)
+        changes.withColumn("state", shape.letter(F.col("_last") % 32))
+        .withColumn("last_offset", F.expr("_last div 32"))
         # The last reason counts only if the last step gave it.
-        .withColumn("reason", F.when(F.col("reason_offset") == last_offset, F.col("reason")))
+        .withColumn("_reason_at", F.when(F.col("_given_at") == F.col("last_offset"), F.col("_given_at")))
         .withColumn("bucket", shape.bucket())
-        .select(*SCHEMA.names, shape.BEGUN)
+        .drop("_last", "_given_at")
     )
+
+
+def _gives_reason() -> Column:
+    return F.col("slot").isNotNull() & F.col("reason").isNotNull()
 
 
 DELIVERIES_TABLE = shape.Folded(
     name="deliveries",
     schema=SCHEMA,
     key=_KEY,
-    fold=fold,
+    numbers=numbers,
+    texts=(
+        shape.Text(("reason",), "_reason_at", _gives_reason),
+        shape.Text(("message_id", "at"), "sequence", shape.logged, sole=True),
+    ),
+    names_consumer=True,
     update={
         "state": "s.state",
         "attempt": "greatest(t.attempt, s.attempt)",

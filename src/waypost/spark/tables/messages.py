@@ -74,45 +74,42 @@ def state_sql(opened: str, ended: str, same_as: str, completed_at: str) -> str:
     return f"case {whens} else 'L' end"
 
 
-def fold(events: DataFrame) -> DataFrame:
-    changes = _changes(events.where(F.col("channel").isNull()))
-    logged = shape.logged(events, *_LOGGED)
-    repeats = events.where(shape.enters(U)).select("sequence", "same_as")
-    given = events.where(F.col("channel").isNull() & ~(shape.leaves(L) & shape.enters(Q)))
-    reasons = shape.last_reasons(given, "sequence")
-    state = state_sql("_open", "_ended", "same_as", "_completed_at")
+def numbers(events: DataFrame) -> DataFrame:
+    of_slot = F.col("slot").isNotNull()
+    changes = (
+        events.where(F.col("channel").isNull())
+        .groupBy("sequence")
+        .agg(
+            F.max("offset").alias("last_offset"),
+            F.max("at").alias("changed_at"),
+            F.coalesce(F.max("attempt"), F.lit(0)).alias("attempt"),
+            F.sum((of_slot & shape.leaves(L)).cast("int") - (of_slot & shape.enters(L)).cast("int"))
+            .cast("int")
+            .alias("slots"),
+            shape.last_consumer().alias("consumer_code"),
+            F.max(shape.when(_gives_reason(), "offset")).alias("_reason_at"),
+            F.max(shape.when(shape.enters(U), "offset")).alias("_same_as_at"),
+            F.sum(shape.when(shape.leaves(Q), "duration_ms")).alias("wait_ms"),
+            F.sum(shape.when(shape.leaves(FETCHED) & shape.enters(S, I, N), "duration_ms")).alias(
+                "processing_ms"
+            ),
+            F.min(shape.when(shape.enters(FETCHED), "at")).alias("first_fetched_at"),
+            F.max(shape.when(shape.enters(S), "at")).alias("confirmed_at"),
+            F.sum(_weight("to_code", OPEN) - _weight("from_code", OPEN)).alias("_open"),
+            F.sum(_weight("to_code", ENDED) - _weight("from_code", ENDED)).alias("_ended"),
+            F.max(shape.when(shape.enters(X), "at")).alias("_completed_at"),
+        )
+    )
     return (
-        changes.join(shape.consumers(events), "consumer_code", "left")
-        .join(logged, "sequence", "left")
-        .join(repeats, "sequence", "left")
-        .join(reasons, "sequence", "left")
-        .withColumn("state", F.expr(state))
+        changes.withColumn("state", F.expr(state_sql("_open", "_ended", "_same_as_at", "_completed_at")))
         .withColumn("completed_at", F.when(F.col("state") == X.name, F.col("_completed_at")))
         .withColumn("bucket", shape.bucket())
-        .select(*SCHEMA.names)
     )
 
 
-def _changes(events: DataFrame) -> DataFrame:
-    of_slot = F.col("slot").isNotNull()
-    return events.groupBy("sequence").agg(
-        F.max("offset").alias("last_offset"),
-        F.max("at").alias("changed_at"),
-        F.coalesce(F.max("attempt"), F.lit(0)).alias("attempt"),
-        F.sum((of_slot & shape.leaves(L)).cast("int") - (of_slot & shape.enters(L)).cast("int"))
-        .cast("int")
-        .alias("slots"),
-        shape.last_consumer().alias("consumer_code"),
-        F.sum(shape.when(shape.leaves(Q), "duration_ms")).alias("wait_ms"),
-        F.sum(shape.when(shape.leaves(FETCHED) & shape.enters(S, I, N), "duration_ms")).alias(
-            "processing_ms"
-        ),
-        F.min(shape.when(shape.enters(FETCHED), "at")).alias("first_fetched_at"),
-        F.max(shape.when(shape.enters(S), "at")).alias("confirmed_at"),
-        F.sum(_weight("to_code", OPEN) - _weight("from_code", OPEN)).alias("_open"),
-        F.sum(_weight("to_code", ENDED) - _weight("from_code", ENDED)).alias("_ended"),
-        F.max(shape.when(shape.enters(X), "at")).alias("_completed_at"),
-    )
+def _gives_reason() -> Column:
+    """Not those of routing: why it went to the dead letters' queue, and not that it did."""
+    return F.col("reason").isNotNull() & F.col("channel").isNull() & ~(shape.leaves(L) & shape.enters(Q))
 
 
 def _weight(column: str, places: tuple[tuple[State, ...], ...]) -> Column:
@@ -133,7 +130,13 @@ MESSAGES_TABLE = shape.Folded(
     name="messages",
     schema=SCHEMA,
     key=("sequence",),
-    fold=fold,
+    numbers=numbers,
+    texts=(
+        shape.Text(("reason",), "_reason_at", _gives_reason),
+        shape.Text(("same_as",), "_same_as_at", lambda: shape.enters(U), sole=True),
+        shape.Text(_LOGGED, "sequence", shape.logged, sole=True),
+    ),
+    names_consumer=True,
     update={
         "state": _STATE,
         "same_as": shape.newest("same_as"),

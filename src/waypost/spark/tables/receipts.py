@@ -7,7 +7,7 @@ it leaves R, and the event names its consumer. What happens to a waiting slot by
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ...arrow import MOMENT
@@ -40,27 +40,38 @@ SCHEMA = pa.schema(
 _CONFIRMED = tuple(state.name for state in (S, I, N))
 
 
-def fold(events: DataFrame) -> DataFrame:
-    fetched = shape.enters(FETCHED)
-    late = shape.leaves(R) & F.col("consumer_code").isNotNull() & ~fetched
-    settled = shape.leaves(FETCHED) | late
-    rows = events.where(fetched | settled)
-    changes = rows.groupBy(*_KEY, "message_id", "queue", "channel", "consumer").agg(
-        F.min(shape.when(fetched, "offset")).alias("offset"),
-        F.min(shape.when(fetched, "at")).alias("fetched_at"),
-        F.min(shape.when(fetched & shape.leaves(Q), "duration_ms")).alias("wait_ms"),
-        F.max(shape.when(settled, "at")).alias("settled_at"),
-        F.max(F.when(settled, F.col("offset") * 32 + F.col("to_code"))).alias("_settled"),
+def numbers(events: DataFrame) -> DataFrame:
+    """Whoever fetched it is named by all events of a fetch: a part of its key, as the names of its place are."""
+    fetched, settled = shape.enters(FETCHED), _settles()
+    changes = (
+        events.where(fetched | settled)
+        .groupBy(*_KEY, "message_id", "queue", "channel", "consumer")
+        .agg(
+            F.min(shape.when(fetched, "offset")).alias("offset"),
+            F.min(shape.when(fetched, "at")).alias("fetched_at"),
+            F.min(shape.when(fetched & shape.leaves(Q), "duration_ms")).alias("wait_ms"),
+            F.max(shape.when(settled, "at")).alias("settled_at"),
+            F.max(F.when(settled, F.col("offset") * 32 + F.col("to_code"))).alias("_settled"),
+            F.max(shape.when(_gives_reason(), "offset")).alias("_given_at"),
+        )
     )
     held = F.expr("(unix_micros(settled_at) - unix_micros(fetched_at)) div 1000")
     return (
-        changes.join(shape.last_reasons(rows.where(settled), *_KEY), list(_KEY), "left")
-        .withColumn("outcome", shape.letter(F.col("_settled") % 32))
-        .withColumn("reason", F.when(F.col("reason_offset") == F.expr("_settled div 32"), F.col("reason")))
+        changes.withColumn("outcome", shape.letter(F.col("_settled") % 32))
+        .withColumn("_reason_at", F.when(F.col("_given_at") == F.expr("_settled div 32"), F.col("_given_at")))
         .withColumn("processing_ms", F.when(F.col("outcome").isin(*_CONFIRMED), held))
         .withColumn("bucket", shape.bucket())
-        .select(*SCHEMA.names)
+        .drop("_settled", "_given_at")
     )
+
+
+def _settles() -> Column:
+    late = shape.leaves(R) & F.col("consumer_code").isNotNull() & ~shape.enters(FETCHED)
+    return shape.leaves(FETCHED) | late
+
+
+def _gives_reason() -> Column:
+    return _settles() & F.col("reason").isNotNull()
 
 
 _HELD = "(cast(s.settled_at as bigint) - cast(t.fetched_at as bigint)) / 1000"
@@ -69,7 +80,9 @@ RECEIPTS_TABLE = shape.Folded(
     name="receipts",
     schema=SCHEMA,
     key=_KEY,
-    fold=fold,
+    numbers=numbers,
+    texts=(shape.Text(("reason",), "_reason_at", _gives_reason),),
+    names_consumer=False,
     update={
         "settled_at": shape.newest("settled_at"),
         "outcome": shape.newest("outcome"),

@@ -5,17 +5,20 @@
     Computed   asked of kept tables whenever it is read
 
 Functions here and in the tables' files are pure, from DataFrame to DataFrame, in expressions only: Spark runs them without
-Python, on any number of machines, over a batch or over everything, with the same result. Aggregates have buffers of fixed width
-(numbers, moments; never text), so that Spark keeps them in hash tables instead of sorting twice. Text comes in as a
-grouping key, or is joined to the few rows that have it.
+Python, on any number of machines, over a slice or over everything, with the same result.
+
+A fold has two halves. Its **numbers** are aggregates with buffers of fixed width (numbers, moments; never text), so that Spark
+keeps them in hash tables instead of sorting twice; for each text they have the offset of the event that says it. Its **texts** are
+then taken from those events: from everything by joins (`fold`), from a slice in memory by position (`told`), as offsets are dense.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -28,6 +31,19 @@ BEGUN = "_begun"
 
 
 @dataclass(frozen=True)
+class Text:
+    """Columns that one event says of a row."""
+
+    columns: tuple[str, ...]
+    #: the column of the numbers that has its offset; null: there is none
+    at: str
+    #: events that can be it; of those of one row it is the last
+    said: Callable[[], Column]
+    #: whether a message has just one such event
+    sole: bool = False
+
+
+@dataclass(frozen=True)
 class Folded:
     """A kept table whose rows change."""
 
@@ -36,14 +52,45 @@ class Folded:
     schema: pa.Schema
     #: what a row is about
     key: tuple[str, ...]
-    #: events to rows with all columns of `schema`. Of what began before these events, columns that only its beginning says are null.
-    fold: Callable[[DataFrame], DataFrame]
+    #: events to rows: all columns of `schema` but those of `texts`, for which there are offsets, and perhaps the consumer
+    numbers: Callable[[DataFrame], DataFrame]
+    texts: tuple[Text, ...]
+    #: whether the numbers have a `consumer_code`
+    names_consumer: bool
     #: how the rows of later events (s) change those there are (t): column = SQL, that delta-rs understands. Others stay.
     update: Mapping[str, str]
     #: SQL, true of the row of a thing that is no more: it is kept, and not shown
     gone: str | None = None
-    #: columns that a message's L says. A row can begin long after it: then they are null, and BEGUN is true.
+    #: columns that a message's L says, in tables whose rows can begin long after it; BEGUN is true of those that begin
     logged: tuple[str, ...] = ()
+
+    def fold(self, events: DataFrame) -> DataFrame:
+        """Rows from events that go back to the beginning of every message in them."""
+        rows = self.numbers(events)
+        if self.names_consumer:
+            rows = rows.join(consumers(events), "consumer_code", "left")
+        for text in self.texts:
+            rows = _joined(rows, events, text, self.key)
+        return rows.select(*self.schema.names)
+
+    def told(self, numbers: pa.Table, slice: pa.Table, start: int) -> pa.Table:
+        """The same from the numbers of a slice and its events, which begin with offset `start`. Of what began before it, columns
+        that only its beginning says are null."""
+        rows = numbers
+        if self.names_consumer:
+            rows = rows.append_column("consumer", _names_of(rows["consumer_code"], slice))
+        for text in self.texts:
+            places = pc.subtract(rows[text.at], start)
+            places = pc.if_else(pc.greater_equal(places, 0), places, None)
+            for name in text.columns:
+                rows = rows.append_column(name, slice[name].take(places))
+        return rows.select([*self.schema.names, *([BEGUN] if self.logged else [])])
+
+    @property
+    def words(self) -> list[str]:
+        """The columns of events that `told` needs."""
+        found = [name for text in self.texts for name in text.columns]
+        return [*found, "consumer_code", "consumer"] if self.names_consumer else found
 
 
 @dataclass(frozen=True)
@@ -106,11 +153,6 @@ def bucket() -> Column:
     return F.expr(f"sequence div {BUCKET}").alias("bucket")
 
 
-def logged(events: DataFrame, *columns: str | Column) -> DataFrame:
-    """What the L events among these say."""
-    return events.where(F.col("from_code").isNull()).select("sequence", *columns)
-
-
 def consumers(events: DataFrame) -> DataFrame:
     """(consumer_code, consumer): few, however many events there are."""
     named = events.where(F.col("consumer_code").isNotNull()).select("consumer_code", "consumer").distinct()
@@ -122,11 +164,28 @@ def last_consumer() -> Column:
     return F.max_by("consumer_code", when(F.col("consumer_code").isNotNull(), "offset"))
 
 
-def last_reasons(events: DataFrame, *key: str) -> DataFrame:
-    """(key, reason_offset, reason): the last one given for each key. Few events have a reason, so these may be sorted."""
+def logged() -> Column:
+    """Of the message's first event."""
+    return F.col("from_code").isNull()
+
+
+def _joined(rows: DataFrame, events: DataFrame, text: Text, key: Sequence[str]) -> DataFrame:
+    said = events.where(text.said())
+    if text.sole:
+        return rows.join(said.select("sequence", *text.columns), "sequence", "left")
+    # Few events say such a thing, so they may be sorted.
     latest = Window.partitionBy(*key).orderBy(F.col("offset").desc())
-    given = events.where(F.col("reason").isNotNull()).withColumn("_rank", F.row_number().over(latest))
-    return given.where("_rank = 1").select(*key, F.col("offset").alias("reason_offset"), "reason")
+    last = said.withColumn("_rank", F.row_number().over(latest)).where("_rank = 1")
+    joined = rows.join(last.select(*key, F.col("offset").alias("_said_at"), *text.columns), list(key), "left")
+    for name in text.columns:
+        joined = joined.withColumn(name, F.when(F.col("_said_at") == F.col(text.at), F.col(name)))
+    return joined.drop("_said_at")
+
+
+def _names_of(codes: pa.ChunkedArray, slice: pa.Table) -> pa.ChunkedArray:
+    named = slice.select(["consumer_code", "consumer"]).filter(pc.is_valid(slice["consumer_code"]))
+    known = named.group_by("consumer_code", use_threads=False).aggregate([("consumer", "first")])
+    return known["consumer_first"].take(pc.index_in(codes, value_set=known["consumer_code"].combine_chunks()))
 
 
 def minute() -> Column:
