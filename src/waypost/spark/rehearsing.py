@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -21,14 +20,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
-from pyspark.sql.window import Window
 
 from ..arrow import EVENTS
+from ..delivery import F as FETCHED
+from ..delivery import L, Q, S
+from .tables import TABLES, of_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 200
+#: what each message goes through
+_STEPS = (L, Q, FETCHED, S)
 
 
 def rehearse(spark: SparkSession, folder: Path) -> None:
@@ -36,36 +39,22 @@ def rehearse(spark: SparkSession, folder: Path) -> None:
     live = spark.read.format("waypost-rehearsal").load()
     file = str(folder / "events")
     live.coalesce(1).write.parquet(file)
-    sealed = spark.read.schema(from_arrow_schema(EVENTS)).parquet(file)
-    _ask(sealed.where("offset between 10 and 190").unionByName(live))
+    sealed = spark.read.schema(live.schema).parquet(file)
+    events = sealed.where("offset between 10 and 190").unionByName(live.where("offset < 10"))
+    for name in TABLES:
+        of_events(name, events).toArrow()
     stream = spark.readStream.format("waypost-rehearsal").load()
     query = (
         stream.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-        .foreachBatch(lambda batch, _: _ask(batch))
+        .foreachBatch(_fold)
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
 
 
-def _ask(events: DataFrame) -> None:
-    events.persist()
-    folded = events.groupBy("sequence").agg(
-        F.max(F.expr("offset * 32 + to_code")).alias("last"),
-        F.min("at").alias("at"),
-        F.count_if(F.col("to_state") == "F").alias("fetched"),
-        F.max_by("reason", "offset").alias("reason"),
-    )
-    folded.join(events.where("to_state = 'L'"), "sequence").toArrow()
-    minutes = events.groupBy(F.date_trunc("minute", "at").alias("minute"), "queue").agg(
-        F.count("*").alias("events"),
-        F.percentile("duration_ms", F.array(F.lit(0.5), F.lit(0.95))).alias("waits"),
-    )
-    in_order = Window.partitionBy("object", "key").orderBy("offset")
-    minutes.orderBy("minute").collect()
-    events.withColumn("next", F.lead("at").over(in_order)).select("object", "next").distinct().toArrow()
-    events.select(F.explode("topics").alias("topic")).groupBy("topic").count().collect()
-    events.unpersist()
+def _fold(batch: DataFrame, _: int) -> None:
+    of_events("messages", batch).toArrow()
 
 
 class Rehearsal(DataSource):
@@ -122,18 +111,24 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _event(offset: int) -> dict[str, Any]:
-    sequence, step = divmod(offset, 4)
+    sequence, step = divmod(offset, len(_STEPS))
+    logged = step == 0
     return {
         "offset": offset,
         "at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=offset),
         "message_id": f"m{sequence}",
-        "sequence": sequence * 4,
-        "queue": None if step == 0 else f"q{sequence % 3}",
-        "slot": 0,
-        "to_state": "LQFS"[step],
-        "duration_ms": offset % 17,
-        "topics": [f"q{sequence % 3}.made"] if step == 0 else None,
-        "object": f"q{sequence % 3}",
-        "key": f"k{sequence % 5}",
-        "to_code": step,
+        "sequence": sequence * len(_STEPS),
+        "queue": None if logged else f"q{sequence % 3}",
+        "slot": None if logged else 0,
+        "from_state": None if logged else _STEPS[step - 1].name,
+        "to_state": _STEPS[step].name,
+        "attempt": None if logged else step // 2,
+        "consumer": "somebody" if _STEPS[step] in (FETCHED, S) else None,
+        "duration_ms": None if logged else offset % 17,
+        "topics": [f"q{sequence % 3}.made"] if logged else None,
+        "object": f"q{sequence % 3}" if logged else None,
+        "key": f"k{sequence % 5}" if logged else None,
+        "from_code": None if logged else int(_STEPS[step - 1]),
+        "to_code": int(_STEPS[step]),
+        "destination_code": None if logged else sequence % 3,
     }
