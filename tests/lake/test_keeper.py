@@ -21,6 +21,7 @@ from tests.lake.brokers import SOON, WHEN_ASKED, LakeBroker, eventually
 from tests.lake.traffic import many, of_every_kind, opened
 from waypost.commands import Reap
 from waypost.errors import LakeUnusable
+from waypost.http.schemas import ARROW
 from waypost.instants import SECOND
 from waypost.lake import delta, reading
 from waypost.lake.keeper import LONGEST_WAIT_SECONDS, Keeper, Pace, is_seal_due, wait_after
@@ -146,11 +147,12 @@ def test_a_broker_that_is_stopped_leaves_no_process_behind(tmp_path: Path) -> No
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_lake_that_is_there_is_opened_at_start(tmp_path: Path) -> None:
+def test_a_lake_that_is_there_is_opened_and_mended_at_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with LakeBroker(tmp_path) as broker:
         broker.publish("/in/fruit.apple")
         broker.seal()
-    torn = tmp_path / "lake" / "message_events" / "_delta_log" / f"{99:020d}.json"
     newest = max((tmp_path / "lake" / "message_events" / "_delta_log").glob("*.json"))
     torn = newest.with_name(f"{int(newest.stem) + 1:020d}.json")
     torn.write_text('{"commitInfo":{"way')
@@ -158,6 +160,7 @@ def test_a_lake_that_is_there_is_opened_at_start(tmp_path: Path) -> None:
         eventually(lambda: broker.call(lambda: broker.keeper._opened_by is not None), "opened")
         assert not torn.exists()
         assert broker.get("/v1/lake")["failure"] is None
+    assert f"lake: {torn} is torn: taken back" in caplog.text
 
 
 def test_the_store_hears_of_what_a_broker_that_died_had_sealed(tmp_path: Path) -> None:
@@ -406,3 +409,20 @@ def test_a_full_disk_stops_the_sealing_and_nothing_else(tmp_path: Path, small_di
         assert broker.seal() == 9
         assert broker.get("/v1/lake")["failure"] is None
         assert list(bodies(small_disk / "lake").values()) == [b"first", large, large, large]
+
+
+def test_a_reader_of_a_damaged_file_does_not_keep_others_from_sealing(tmp_path: Path) -> None:
+    with LakeBroker(tmp_path) as broker:
+        for _ in range(2):
+            broker.publish("/in/fruit.apple")
+            broker.seal()
+        (file,) = delta.files(tmp_path / "lake" / "message_events", 1, 2)
+        file.path.unlink()
+        for _ in range(5):
+            refused = broker.patient("GET", "/log", accept=ARROW)
+            assert (refused.status, refused.code) == (503, "LAKE_UNAVAILABLE")
+        assert file.name in broker.get("/v1/lake")["failure"]
+        assert broker.keeper._hold_until <= broker.loop.time()
+        broker.publish("/in/fruit.apple")
+        assert broker.seal() == 6
+        assert broker.get("/v1/lake")["sealing"]["failures"] == 5

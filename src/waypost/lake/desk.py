@@ -116,7 +116,7 @@ class Desk:
         if self._lake is None:
             with self._exports.one() as export:
                 self._lake = OpenLake.open(Lake(Path(lake)), store, keep_us, export)
-        return self._lake.figures()
+        return {**self._lake.figures(), "mended": self._lake.mended}
 
     def _seal(self, id: int, upto: int) -> Figures:
         lake = self._opened
@@ -260,6 +260,8 @@ class OpenLake:
     def __init__(self, lake: Lake, keep_us: int | None) -> None:
         self.lake, self._keep_us = lake, keep_us
         self.oldest, self.sealed = self._stand()
+        #: what was found torn and taken back, a line each
+        self.mended: list[str] = []
         #: touched by each maintenance
         self._stamp = lake.folder / ".maintained"
         self._look()
@@ -272,8 +274,9 @@ class OpenLake:
         with ExitStack() as held:
             held.enter_context(writing(lake, SEALER, wait=True))
             claim(lake, store, head.sealed)
-            sealing.prepare(lake)
+            mended = sealing.prepare(lake)
             opened = cls(lake, keep_us)
+            opened.mended = mended
             opened._check_its_end(export)
             opened._held = held.pop_all()
         return opened

@@ -32,7 +32,7 @@ from ..commands import Erased, Seal
 from ..errors import Busy, LakeUnavailable, LogTrimmed, Refused, RequestInvalid
 from ..instants import instant_text
 from ..store import Store
-from .frames import What
+from .frames import Tell
 from .owner import Lake
 from .process import WINDOW_PIECES, Call, ChildFailed, ChildGone, Process
 
@@ -46,6 +46,8 @@ MOST_READS = 16
 TURN_SECONDS = 20.0
 #: how long somebody who asks for the log waits for a lake that is being opened
 REACH_SECONDS = 5.0
+#: between two looks for removed files that may go from the disk
+TIDY_SECONDS = 600.0
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
 
@@ -108,6 +110,7 @@ class Keeper:
         self._erasures_since: float | None = None
         self._maintain_at: float | None = None
         self._tidy_at: float | None = None
+        self._not_tidied_before = 0.0
         self._hold_until = 0.0
         #: who asked for a seal, and up to where
         self._asked: list[tuple[int, asyncio.Future[int]]] = []
@@ -146,7 +149,8 @@ class Keeper:
     @property
     def lag(self) -> int:
         """Events that are not in the lake yet."""
-        return 0 if self.folder is None else max(0, self._store.bounds()[1] - self.sealed)
+        oldest, head = self._store.bounds()
+        return 0 if self.folder is None else max(0, head - max(self.sealed, oldest - 1))
 
     @property
     def oldest(self) -> int:
@@ -160,7 +164,7 @@ class Keeper:
 
     async def reach(self) -> int:
         """The first offset that can be read. Raises LakeUnavailable when only the lake could tell."""
-        if self.folder is not None and self._store.bounds()[0] > 1 and self._lake_sealed is None:
+        if self._store.bounds()[0] > 1 and self._store.sealed() and self._lake_sealed is None:
             try:
                 async with asyncio.timeout(REACH_SECONDS):
                     await self._with_lake()
@@ -277,7 +281,7 @@ class Keeper:
             self.reads += 1
             call = process.ask(do, use_lake=use_lake, pieces=WINDOW_PIECES, **given)
             try:
-                async for _, body in self._judged(call):
+                async for _, body in self._judged(call, hold=False):
                     if body:
                         yield body
             finally:
@@ -296,23 +300,21 @@ class Keeper:
                 raise
             return await self._with_process(), False
 
-    async def _judged(self, call: Call) -> AsyncIterator[tuple[What, bytes]]:
-        """What the child tells; its failures as refusals, noted where they are the lake's."""
+    async def _judged(self, call: Call, hold: bool = True) -> AsyncIterator[tuple[Tell, bytes]]:
+        """What the child tells; its failures as refusals, noted where they are the lake's. `hold`: what failed is not tried again
+        at once. Reads hold nothing up: somebody who reads a damaged file again and again must not keep others from sealing."""
         try:
-            async for tell, body in call:
-                yield tell.what, body
+            async for told in call:
+                yield told
         except ChildGone as gone:
             raise LakeUnavailable(str(gone)) from gone
         except ChildFailed as failed:
-            raise self._refusal(failed) from failed
-
-    def _refusal(self, failed: ChildFailed) -> Refused:
-        if failed.code == LogTrimmed.code:
-            return LogTrimmed(self.oldest)
-        if failed.code:
-            return RequestInvalid(failed.detail, failed.hint, failed.code)
-        self._failed(failed.detail)
-        return LakeUnavailable(failed.detail)
+            if failed.code == LogTrimmed.code:
+                raise LogTrimmed(self.oldest) from failed
+            if failed.code:
+                raise RequestInvalid(failed.detail, failed.hint, failed.code) from failed
+            self._failed(failed.detail) if hold else self._note(failed.detail)
+            raise LakeUnavailable(failed.detail) from failed
 
     async def _ask_lake(self, do: str, **given: Any) -> dict[str, Any]:
         process = await self._with_lake()
@@ -351,6 +353,8 @@ class Keeper:
                 async for _ in self._judged(call):
                     pass
                 assert call.result is not None
+                for line in call.result["mended"]:
+                    log.warning("lake: %s", line)
                 self._learn(call.result)
                 self._opened_by = process
                 self._went_well()
@@ -368,11 +372,14 @@ class Keeper:
         if self._loop.time() < self._hold_until:
             raise LakeUnavailable(self.failure or "the lake failed and is tried again soon")
 
-    def _failed(self, why: str) -> None:
+    def _note(self, why: str) -> None:
         if why != self.failure:
             log.error("lake: %s", why)
         self.failure = why
         self.failures += 1
+
+    def _failed(self, why: str) -> None:
+        self._note(why)
         self._failures_in_a_row += 1
         self._hold_until = self._loop.time() + wait_after(self._failures_in_a_row)
 
@@ -428,7 +435,8 @@ class Keeper:
             await self._erase()
         if self._maintenance_asked or self._is_time(self._maintain_at):
             await self._maintain()
-        elif self._is_time(self._tidy_at):
+        elif self._is_time(self._tidy_at) and self._is_time(self._not_tidied_before):
+            self._not_tidied_before = self._loop.time() + TIDY_SECONDS
             self._learn(await self._ask_lake("tidy"))
 
     def _is_time(self, at: float | None) -> bool:
@@ -458,13 +466,8 @@ class Keeper:
             process = await self._with_lake()
             call = process.ask("seal", upto=self._store.bounds()[1])
             began = self._loop.time()
-            try:
-                async for tell, _ in call:
-                    await self._sealed(tell.figures)
-            except ChildGone as gone:
-                raise LakeUnavailable(str(gone)) from gone
-            except ChildFailed as failed:
-                raise self._refusal(failed) from failed
+            async for tell, _ in self._judged(call):
+                await self._sealed(tell.figures)
             assert call.result is not None
             await self._sealed(call.result)
             self.seal_seconds = self._loop.time() - began
