@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -131,6 +132,9 @@ class FilesLog:
         if not file.exists():
             self.make(lo)
         yield self._spark.read.parquet(str(file))
+
+    def rows(self, lo: int, hi: int, columns: Sequence[str]) -> pa.Table:
+        return pq.read_table(self._folder / f"{lo}.parquet", columns=list(columns))
 
     def make(self, lo: int) -> None:
         """The base again and again, each time with further offsets."""

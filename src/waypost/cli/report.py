@@ -13,6 +13,7 @@ from ..instants import parse_instant
 from .asking import Url, as_instant
 from .failures import CommandFailed, CommandMisused
 from .output import note, pairs, plain, show, size
+from .pipeline import Folder, Master
 
 if TYPE_CHECKING:
     from ..spark.report import Period
@@ -38,14 +39,8 @@ def report(
         str | None, typer.Option(metavar="MOMENT", help="Up to and without; else now.", show_default=False)
     ] = None,
     url: Url = None,
-    lake: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="The lake, where the broker's path is another.", show_default=False),
-    ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="A Spark cluster; else on this machine.", show_default=False),
-    ] = None,
+    lake: Folder = None,
+    master: Master = None,
 ) -> None:
     """Write one HTML page of the last 24 hours, or of another time: volume, waits, backlog, dead letters, consumers."""
     meant = period_meant(day, since, until, datetime.now(UTC))
@@ -56,11 +51,11 @@ def report(
     from ..spark.session import session
 
     note("starting Spark")
-    spark = session("waypost report", master)
+    spark = session("waypost report", master, brief=True)
     note("asking the tables")
     # A lake that is named is enough: then no broker need be there.
     asked = load(url=url)["url"].value if url is not None or lake is None else None
-    figures = gather(spark, meant, url=asked, lake=lake)
+    figures = gather(spark, meant, url=asked, lake=None if lake is None else str(lake))
     output.write_text(page(figures), "utf-8")
     for line in summary(figures):
         show(plain(line))

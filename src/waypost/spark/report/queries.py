@@ -8,6 +8,7 @@ Times are written with their zone, so that a query means the same in any session
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ TABLES = ("messages", "receipts", "queue_minutes", "consumer_minutes", "dead_let
 
 #: more rows than this no list shows
 MOST_ROWS = 500
+
+#: while one question is planned, another's tasks run
+AT_ONCE = 3
 
 #: a queue goes by its name; a channel may have the same
 _DESTINATION = "coalesce(queue, 'channel ' || channel)"
@@ -209,7 +213,10 @@ def _reason(column: str) -> str:
 
 def ask(spark: SparkSession, period: Period) -> Mapping[str, Answer]:
     """The answers; the session has a view of every one of TABLES."""
-    return {name: Answer(sql.strip(), _rows(spark, sql)) for name, sql in queries(period).items()}
+    asked = queries(period)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        answers = threads.map(lambda sql: Answer(sql.strip(), _rows(spark, sql)), asked.values())
+        return dict(zip(asked, answers, strict=True))
 
 
 def extent(spark: SparkSession) -> tuple[datetime | None, datetime | None]:
