@@ -129,7 +129,11 @@ def test_the_wheel_carries_the_package_with_its_sql_and_types_and_nothing_beside
     assert shipped <= names
     assert "waypost/py.typed" in names
     assert any(name.endswith(".sql") for name in names)
-    assert {name.split("/")[0] for name in names} == {"waypost", f"waypost-{__version__}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "waypost",
+        "pyspark_waypost",
+        f"waypost-{__version__}.dist-info",
+    }
 
 
 def test_the_installed_command_tells_its_version(installed: Path) -> None:
@@ -159,6 +163,18 @@ def test_the_installed_broker_takes_gives_and_settles_a_message(served: str) -> 
 
     assert ask("GET", f"{served}/queue/customer?consumer=crm").status == 204
     assert json.loads(ask("GET", f"{served}/v1/messages/{message}").body)["state"] == "X"
+
+
+def test_without_the_lake_extra_the_broker_says_what_is_missing(served: str, tmp_path: Path) -> None:
+    assert "info lake: off, because it needs: pip install 'waypost[lake]'" in (tmp_path / "log").read_text()
+    status = json.loads(ask("GET", f"{served}/v1/lake").body)
+    assert (status["lake"], status["failure"]) == (None, None)
+    arrow = {"Accept": "application/vnd.apache.arrow.stream"}
+    for verb, path in (("GET", "/log"), ("GET", "/v1/tables/messages"), ("POST", "/v1/lake/seal")):
+        refused = ask(verb, served + path, headers=arrow)
+        assert refused.status == 501
+        assert "pip install 'waypost[lake]'" in json.loads(refused.body)["hint"]
+    assert not (tmp_path / "data" / "lake").exists()
 
 
 def test_the_installed_package_needs_nothing_that_its_metadata_leaves_out(installed: Path) -> None:
