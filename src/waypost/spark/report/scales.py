@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from . import units
 from .period import floor
 
 WIDE = 1000.0
+#: so many find room anywhere
+FEW_TICKS = 3
 
 #: spans at which a logarithmic axis may have a tick, in milliseconds
 _SPAN_TICKS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 86_400_000, 864_000_000)
@@ -141,7 +143,7 @@ class Across:
             number = round(at.timestamp() / spacing.total_seconds())
             ticks.append(Tick(place, _tick_text(at, spacing), 2 if number % 2 else 1 if number % 4 else 0))
             at += spacing
-        return ticks
+        return ticks if len(ticks) > FEW_TICKS else [replace(tick, rank=0) for tick in ticks]
 
 
 def _tick_text(at: datetime, spacing: timedelta) -> str:
