@@ -29,8 +29,9 @@ console = Console(highlight=False)
 TABLES = ("receipts", "object_history", "unchanged")
 
 WHO_FAILED = """
-SELECT date_trunc('HOUR', fetched_at) AS hour, consumer, coalesce(queue, channel) AS place,
-       reason, count(*) AS attempts, count(DISTINCT sequence) AS messages
+SELECT date_trunc('HOUR', fetched_at) AS hour, consumer,
+       coalesce(queue, channel) AS place, reason,
+       count(*) AS attempts, count(DISTINCT sequence) AS messages
 FROM receipts
 WHERE outcome IN ('R', 'E', 'I')
 GROUP BY ALL
@@ -47,7 +48,8 @@ GROUP BY place
 ORDER BY p95_ms DESC"""
 
 WHAT_WAITED_THEN = """
-SELECT coalesce(queue, channel) AS place, state, count(*) AS deliveries, min(at) AS oldest
+SELECT coalesce(queue, channel) AS place, state,
+       count(*) AS deliveries, min(at) AS oldest
 FROM deliveries_then
 WHERE state IN ('Q', 'R', 'F')
 GROUP BY place, state
@@ -64,7 +66,8 @@ ORDER BY versions DESC, object, key
 LIMIT 10"""
 
 WHAT_REPETITIONS_COST = """
-SELECT object, producer, sum(messages) AS not_delivered_again, sum(bytes) AS bytes_saved
+SELECT object, producer,
+       sum(messages) AS not_delivered_again, sum(bytes) AS bytes_saved
 FROM unchanged
 GROUP BY object, producer
 ORDER BY not_delivered_again DESC"""
@@ -88,7 +91,7 @@ def questions(spark: SparkSession, **where: Any) -> Iterator[tuple[str, str, Dat
 
 def show(number: int, question: str, sql: str, rows: list[dict[str, Any]]) -> None:
     console.print(f"\n[bold]{number}. {question}[/]\n")
-    console.print(Syntax(sql, "sql", background_color="default"))
+    console.print(Syntax(sql, "sql", background_color="default", word_wrap=True))
     console.print()
     if not rows:
         console.print("nothing to tell", style="bright_black")

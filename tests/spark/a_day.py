@@ -36,6 +36,9 @@ BUG = "KeyError: 'canton'"
 #: of whom one could wish that a page shows it as it is
 HOSTILE = "<script>document.title='owned'</script>"
 
+#: when the day of most tests begins
+MIDNIGHT = datetime(2026, 11, 15, tzinfo=UTC)
+
 Moment = float  # seconds since the first midnight
 DAY = 86_400.0
 HOUR = 3_600.0
@@ -151,7 +154,7 @@ class Play:
         self._wake(moment, set(self._workers))
 
     def _wake(self, moment: Moment, places: set[str]) -> None:
-        for worker in itertools.chain.from_iterable(self._workers.get(place, []) for place in places):
+        for worker in itertools.chain.from_iterable(self._workers.get(place, []) for place in sorted(places)):
             for _ in range(worker.idle):
                 self.at(moment + self.chance.uniform(0.001, 0.006), partial(self._fetch, worker))
             worker.idle = 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.commands import Broker, end, serve
 from tests.lake.traffic import many, of_every_kind, opened
+from tests.spark.a_day import MIDNIGHT, play
 from waypost import BlockingClient
 
 if TYPE_CHECKING:
@@ -47,6 +49,23 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         end(started)
     finally:
         started.process.kill()
+
+
+@pytest.fixture(scope="session")
+def day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which a day was played, and its lake with all tables beside it."""
+    from waypost.spark.pipeline import once
+    from waypost.spark.pipeline.log import lake_of
+
+    folder = tmp_path_factory.mktemp("day")
+    play(folder / "waypost.db", MIDNIGHT, scale=0.05, days=1).close()
+    started = serve(folder, "--store", f"sqlite:///{folder / 'waypost.db'}")
+    try:
+        once(spark, started.url, lake_of(started.url))
+        end(started)
+    finally:
+        started.process.kill()
+    return folder
 
 
 @pytest.fixture

@@ -7,36 +7,35 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from scripts.test_servers import SERVERS
-from tests.spark.a_day import BUG, play
+from tests.spark.a_day import BUG, MIDNIGHT
 from tests.spark.a_day import HOSTILE as PLAY_HOSTILE
 from waypost.cli.failures import CommandMisused
 from waypost.cli.report import period_meant
-from waypost.spark.report import charts, last_day, scales, units
+from waypost.spark.report import charts, gather, last_day, scales, units
 from waypost.spark.report.figures import OTHERS, Answer, Figures, Row, carried, filled, troubles
 from waypost.spark.report.headline import headlines, summary
 from waypost.spark.report.markup import Markup, element, text
 from waypost.spark.report.page import page
 from waypost.spark.report.period import MOST_STEPS, Period, floor
 from waypost.spark.report.pictures import PICTURES
-from waypost.spark.report.queries import TABLES, queries
+from waypost.spark.report.queries import queries
 from waypost.spark.report.scales import Across
 from waypost.stores.sqlite.export import Export
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MIDNIGHT = datetime(2026, 11, 15, tzinfo=UTC)
 DAY = Period(MIDNIGHT, MIDNIGHT + timedelta(days=1))
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">&'\N{RIGHT-TO-LEFT OVERRIDE}"
 
@@ -334,8 +333,8 @@ def test_what_is_empty_says_so_kindly() -> None:
 
 def test_the_page_says_when_the_tables_do_not_reach_its_end() -> None:
     assert "waypost pipeline once" not in page(figures(rows_of_a_day()))
-    assert "The tables go up to 15 Nov 12:00" in page(figures(rows_of_a_day(), until=at(12)))
-    assert "The tables are empty" in page(figures(until=None))
+    assert "The tables know of minutes up to 15 Nov 12:00." in page(figures(rows_of_a_day(), until=at(12)))
+    assert "No minute is closed in the tables yet" in page(figures(until=None))
 
 
 def test_a_backlog_is_not_drawn_beyond_what_the_tables_know() -> None:
@@ -363,29 +362,15 @@ def test_markup_is_escaped_unless_it_is_markup() -> None:
 
 
 @pytest.fixture(scope="module")
-def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pa.Table]:
+def events(day: Path) -> Iterator[pa.Table]:
     """What a broker logged in a day."""
-    path = tmp_path_factory.mktemp("day") / "waypost.db"
-    play(path, MIDNIGHT, scale=0.05, days=1).close()
-    export = Export(path)
-    yield export.events(1, export.head().head)
-    export.close()
+    with closing(Export(day / "waypost.db")) as export:
+        yield export.events(1, export.head().head)
 
 
 @pytest.fixture(scope="module")
-def asked_of_a_day(
-    spark: SparkSession, events: pa.Table, tmp_path_factory: pytest.TempPathFactory
-) -> Figures:
-    from waypost.spark import tables
-    from waypost.spark.report import asked
-
-    folder = tmp_path_factory.mktemp("tables")
-    pq.write_table(events, folder / "events.parquet")
-    logged = spark.read.parquet(str(folder / "events.parquet"))
-    for name in TABLES:
-        tables.of_events(name, logged).write.parquet(str(folder / name))
-        spark.read.parquet(str(folder / name)).createOrReplaceTempView(name)
-    return asked(spark, DAY, now=at(33))
+def asked_of_a_day(spark: SparkSession, day: Path) -> Figures:
+    return gather(spark, DAY, lake=str(day / "lake"), now=at(33))
 
 
 @pytest.mark.timeout(300)
@@ -395,8 +380,9 @@ def test_the_answers_are_what_the_log_says(asked_of_a_day: Figures, events: pa.T
     [totals] = asked_of_a_day.rows("totals")
     assert totals["current"]
     assert (totals["published"], totals["unchanged"]) == (entered["L"], entered["U"])
-    assert (totals["confirmed"], totals["retried"]) == (entered["S"], entered["R"])
-    assert totals["dead"] == entered["E"] + entered["I"]
+    closed = Counter(event["to_state"] for event in until_closed(asked_of_a_day, happened))
+    assert (totals["confirmed"], totals["retried"]) == (closed["S"], closed["R"])
+    assert totals["dead"] == closed["E"] + closed["I"] > 0
     assert sum(row["published"] for row in asked_of_a_day.rows("volume")) == entered["L"]
     assert sum(row["unchanged"] for row in asked_of_a_day.rows("duplicates")) == entered["U"] > 0
 
@@ -421,6 +407,12 @@ def test_the_answers_are_what_the_log_says(asked_of_a_day: Figures, events: pa.T
     assert set(reasons) <= {BUG, "no such customer …", f"HTTP 503 {PLAY_HOSTILE}"}
 
 
+def until_closed(figures: Figures, happened: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Events of the minutes that the tables of minutes have."""
+    assert figures.tables_until is not None
+    return [event for event in happened if event["at"] < figures.tables_until]
+
+
 def depths(happened: list[dict[str, Any]]) -> dict[str, list[tuple[datetime, int]]]:
     """By queue or channel, its open deliveries at the end of every minute in which something happened."""
     open_now: Counter[str] = Counter()
@@ -441,7 +433,7 @@ def test_a_backlog_is_the_deepest_minute_of_each_step(asked_of_a_day: Figures, e
     for row in asked_of_a_day.rows("backlog"):
         rows.setdefault(row["destination"], []).append(row)
     expected = {}
-    for place, minutes in depths(events.to_pylist()).items():
+    for place, minutes in depths(until_closed(asked_of_a_day, events.to_pylist())).items():
         depth, values = 0, []
         for start in across.starts:
             within = [value for minute, value in minutes if start <= minute < start + across.step]

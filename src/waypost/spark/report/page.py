@@ -23,6 +23,9 @@ from .markup import Markup, element
 from .pictures import PICTURES, Numbers, Picture
 from .queries import TABLES
 
+#: a broker may be quiet for so long without a word about it
+QUIET = timedelta(minutes=15)
+
 
 def page(figures: Figures) -> str:
     style, script = _file("page.css"), _file("page.js")
@@ -92,19 +95,17 @@ def _late(figures: Figures) -> Markup | None:
     until = figures.tables_until
     if until is None:
         return _notice(
-            "The tables are empty: nothing has been folded yet. Run ", "waypost pipeline once", "."
+            "No minute is closed in the tables yet, and much here is told of whole minutes. Later, run "
         )
-    if until < figures.period.until - timedelta(minutes=2):
+    if until < min(figures.period.until, figures.made_at) - QUIET:
         return _notice(
-            f"The tables go up to {units.moment(until)}; for what came later, run ",
-            "waypost pipeline once",
-            ".",
+            f"The tables know of minutes up to {units.moment(until)}. If more happened since, run "
         )
     return None
 
 
-def _notice(before: str, command: str, after: str) -> Markup:
-    return element("p", before, element("code", command), after, class_="notice", role="note")
+def _notice(before: str) -> Markup:
+    return element("p", before, element("code", "waypost pipeline once"), ".", class_="notice", role="note")
 
 
 def _section(picture: Picture) -> Markup:
