@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from tests.spark import replay
 from waypost.arrow import MOMENT
 from waypost.lake.delta import Reached, nothing
-from waypost.lake.owner import Lake, claim
+from waypost.lake.owner import Lake, claim, owner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,11 +63,12 @@ class FileLog:
 
 
 class Tables:
-    """A lake with the pipeline's tables alone."""
+    """The pipeline's tables in a lake, which is made if there is none."""
 
     def __init__(self, spark: SparkSession, log: Any, folder: Path) -> None:
         self.spark, self.log, self.lake = spark, log, Lake(folder)
-        claim(self.lake, "a store", None)
+        if owner(self.lake) is None:
+            claim(self.lake, "a store", None)
 
     def keep(self, upto: int | None = None, *, slice: int = 500_000, reached: Reached = nothing) -> list[Any]:
         """A pipeline that starts, brings the tables up to there, and ends; what it told."""

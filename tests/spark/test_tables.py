@@ -33,7 +33,7 @@ KEYS = {
 
 @pytest.fixture(scope="session")
 def traffic() -> Traffic:
-    return walked(walks=15, steps=50)
+    return walked()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -113,8 +114,9 @@ class _Home:
         shutil.rmtree(self.root)
 
 
-def walked(walks: int, steps: int) -> Traffic:
-    """The same every time; first what walks meet too seldom."""
+@cache
+def walked(walks: int = 15, steps: int = 50) -> Traffic:
+    """The same every time, and made once; first what walks meet too seldom."""
     traffic = Traffic()
     home = _Home()
     clock = MovableClock()

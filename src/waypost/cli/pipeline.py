@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..config import load
-from .asking import Json, Url
+from .asking import Json, Url, Yes, ask
 from .failures import CommandMisused
 from .output import bar, json_document, json_line, note, pairs, plain, show, size, span, table
 
@@ -42,8 +42,9 @@ def once(url: Url = None, lake: Folder = None, master: Master = None, json: Json
     from ..spark.pipeline import once as fold_once
 
     place, found = _lake(url, lake)
-    with _progress(place, json) as tell:
-        figures = fold_once(_session(master), place, found, tell=tell, say=note)
+    spark = _session(found, master)
+    with _progress(place) as tell:
+        figures = fold_once(spark, place, found, tell=tell, say=note)
     _tell_end(figures, json)
 
 
@@ -60,7 +61,7 @@ def run(
     from ..spark.pipeline import run as keep_running
 
     place, found = _lake(url, lake)
-    spark = _session(master)
+    spark = _session(found, master)
     stopped = threading.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: stopped.set())
@@ -85,6 +86,7 @@ def rebuild(
     url: Url = None,
     lake: Folder = None,
     master: Master = None,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Fold tables anew from the whole log; readers see the old rows until the new ones are there."""
@@ -94,8 +96,10 @@ def rebuild(
     if unknown := [name for name in names or [] if name not in KEPT]:
         raise CommandMisused(f"no table {unknown[0]!r} is kept; there are {', '.join(KEPT)}")
     place, found = _lake(url, lake)
-    with _progress(place, json) as tell:
-        figures = fold_anew(_session(master), place, found, names or None, tell=tell, say=note)
+    _check_beginning(place, yes)
+    spark = _session(found, master)
+    with _progress(place) as tell:
+        figures = fold_anew(spark, place, found, names or None, tell=tell, say=note)
     _tell_end(figures, json)
 
 
@@ -143,19 +147,34 @@ def _lake(url: str | None, folder: Path | None) -> tuple[str, Lake]:
     return place, lake_of(place, folder)
 
 
-def _session(master: str | None) -> Any:
+def _check_beginning(url: str, yes: bool) -> None:
+    """What the log has let go of cannot be folded again."""
+    from pyspark_waypost.broker import Broker
+
+    oldest = Broker(url).bounds().oldest
+    if oldest > 1:
+        ask(
+            yes,
+            f"The log begins at offset {oldest:,}; messages logged before will be lost to the tables. Go on?",
+        )
+
+
+def _session(lake: Lake, master: str | None) -> Any:
+    from ..lake.owner import PIPELINE, writing
     from ..spark.session import session
 
+    with writing(lake, PIPELINE):
+        pass  # another one that writes now is named before Spark takes its seconds
     note("starting Spark")
     return session(NAME, master)
 
 
 @contextmanager
-def _progress(url: str, json: bool) -> Iterator[Callable[[Batch, Figures], None]]:
+def _progress(url: str) -> Iterator[Callable[[Batch, Figures], None]]:
     """A bar over the events that there were when it began."""
     from pyspark_waypost.broker import Broker
 
-    _, head = Broker(url).bounds()
+    head = Broker(url).bounds().head
     with bar("events") as progress:
         task = progress.add_task("folding", total=None, count="0")
 

@@ -113,12 +113,11 @@ def lake_of(url: str, folder: str | Path | None = None) -> Lake:
         raise PipelineStuck(
             f"the broker at {url} has no lake: start it with --lake DIR, or without --lake off"
         )
-    if not said["sealed"]:
+    if said["head"] and not said["sealed"]:
         plainly(broker.seal)  # a young broker has not come to it yet, and its tables lie in the lake
+        said = plainly(lambda: broker.lake(0))
     found = Lake(Path(folder or said["lake"]).absolute())
-    if not found.folder.is_dir():
-        if folder is None and not said["sealed"]:
-            raise PipelineStuck(f"nothing is sealed yet: waypost lake seal --url {url}")
+    if said["sealed"] and not found.folder.is_dir():
         raise PipelineStuck(
             f"the lake of {url} is {said['lake']}, and there is no folder {found.folder} on this machine: "
             "say with --lake where it is"

@@ -7,6 +7,7 @@ spectator `pipeline` shows in Waypost how far the query is.
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,8 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import StreamingQueryException
+
 from ...lake.delta import Reached, nothing
 from ...lake.owner import PIPELINE, Lake, writing
+from .failures import PipelineStuck
 from .keeping import SLICE, Batch, Figures, Keeper, kept_in, prepare
 from .log import BrokersLog
 
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
 TRIGGER_SECONDS = 30.0
 #: how soon a stop is noticed
 _LOOK_SECONDS = 0.2
+
+#: an error of the source, as it comes through Spark
+_SAID = re.compile(r"pyspark_waypost\.errors\.\w+: ([^\n]+)")
 
 Tell = Callable[[Batch, Figures], None]
 
@@ -144,9 +151,13 @@ class _Job:
                 pass
             if not query.isActive:
                 query.awaitTermination()  # says why it ended, if there was a reason
-        except Exception:
-            if self._failure is not None:
-                raise self._failure from None
-            raise
+        except StreamingQueryException as error:
+            raise self._failure or _plain(error) from None
         finally:
             query.stop()
+
+
+def _plain(error: StreamingQueryException) -> Exception:
+    """What the source said, out of the midst of Spark's own words."""
+    said = _SAID.search(str(error))
+    return error if said is None else PipelineStuck(said[1])
