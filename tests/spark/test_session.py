@@ -15,13 +15,15 @@ from tests.integration.commands import Broker, outside
 
 pytest.importorskip("pyspark")
 
+from waypost.errors import LakeUnusable
 from waypost.spark import JavaMissing, SparkUnusable, java, launching
+from waypost.spark.failures import SparkFailed, in_one_line
 from waypost.spark.java import Java, find_java, version_of
 from waypost.spark.rehearsing import rehearse
 from waypost.spark.session import JAVA_OPTIONS, merged
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 #: some start a session of their own
 pytestmark = pytest.mark.timeout(300)
@@ -212,3 +214,33 @@ def test_a_spark_of_ones_own_is_not_warmed() -> None:
     done = outside("spark", "warm", SPARK_HOME="/opt/spark")
     assert done.code == 1
     assert "SPARK_HOME, SPARK_CONF_DIR or PYSPARK_SUBMIT_ARGS is set" in done.line
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+def test_what_the_source_says_is_found_in_what_spark_says(spark: SparkSession, broker: Broker) -> None:
+    reader = spark.read.format("waypost").option("url", broker.url)
+    with (
+        pytest.raises(SparkFailed, match=r"^unknown option 'nonsense'; the options are: [\w, ]+$"),
+        in_one_line(),
+    ):
+        reader.option("nonsense", 1).load()
+
+
+def test_what_a_batch_of_a_stream_raises_is_found_too(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    def fail(batch: DataFrame, _: int) -> None:
+        raise LakeUnusable("the lake is somebody else's")
+
+    stream = spark.readStream.format("waypost").option("url", broker.url).load()
+    query = stream.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(fail).start()
+    with pytest.raises(SparkFailed, match=r"^the lake is somebody else's$"), in_one_line():
+        query.awaitTermination(60)
+
+
+def test_what_spark_itself_says_is_its_first_line(spark: SparkSession) -> None:
+    with pytest.raises(SparkFailed, match=r"^Spark: \[TABLE_OR_VIEW_NOT_FOUND\]") as failed, in_one_line():
+        spark.sql("select * from nowhere")
+    assert "\n" not in str(failed.value)
