@@ -34,7 +34,7 @@ from ..lake import delta
 from ..lake.delta import DataFile
 from ..lake.owner import SEALER, Lake, check_owner, owner
 from ..lake.reading import events as sealed_events
-from .tables import TABLES, of_events, of_kept
+from .tables import TABLES, Counted, of_events, of_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +94,9 @@ def table(
         return of_kept(name, lambda kept: _kept(spark, place, kept))
     asked = _position(asOf, "asOf")
     past = events(spark, url, lake, until=asked)
-    return of_events(name, past, asked if isinstance(asked, datetime) else _moment(past))
+    if isinstance(asked, int) and isinstance(TABLES[name], Counted):
+        return of_events(name, past, _moment(events(spark, url, lake, asked, asked, ["at"])))
+    return of_events(name, past, asked if isinstance(asked, datetime) else None)
 
 
 # --- where -------------------------------------------------------------------------------------------------------
@@ -301,9 +303,8 @@ def _spark_schema(schema: pa.Schema) -> StructType:
     return made
 
 
-def _moment(past: DataFrame) -> datetime | None:
-    """When the last of these events happened."""
-    row = past.agg(F.max("at")).first()
-    at = None if row is None else row[0]
+def _moment(one: DataFrame) -> datetime | None:
+    """When it happened."""
+    row = one.first()
     # Spark gives the local time of this machine, without saying so.
-    return None if at is None else at.astimezone(UTC)
+    return None if row is None else row["at"].astimezone(UTC)
