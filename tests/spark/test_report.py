@@ -274,10 +274,27 @@ def test_the_page_says_what_the_day_was_like() -> None:
     assert tiles["largest backlog"] == ("60", "customers, 10:00–10:15")
 
 
+def test_a_time_within_a_day_is_not_said_twice() -> None:
+    assert "<h1>15 Nov 10:00 – 13:30</h1>" in page(figures(period=Period(at(10), at(13, 30))))
+    assert "<h1>15 Nov 10:00:00 – 10:01:30</h1>" in page(
+        figures(period=Period(at(10), at(10, 1) + timedelta(seconds=30)))
+    )
+    assert "<h1>15 Nov 10:00 – 16 Nov 02:00</h1>" in page(figures(period=Period(at(10), at(26))))
+
+
+def test_failures_without_a_spell_of_trouble_are_counted() -> None:
+    rows = [{"consumer": "crm", "time": at(3), "fetched": 30, "failed": 4}]
+    [picture] = [make(figures({"failures": rows})) for make in PICTURES if make.__name__ == "failures"]
+    assert picture.sees == "4 attempts failed, all 03:00–03:15."
+    rows.append({"consumer": "crm", "time": at(4), "fetched": 30, "failed": 1})
+    [picture] = [make(figures({"failures": rows})) for make in PICTURES if make.__name__ == "failures"]
+    assert picture.sees == "5 attempts failed, most 03:00–03:15: 4."
+
+
 def test_each_picture_says_in_one_sentence_what_one_sees() -> None:
     sees = {one.id: one.sees for one in (make(figures(rows_of_a_day())) for make in PICTURES)}
     assert sees == {
-        "volume": "8,960 messages came in, most of them 02:00–02:15: 8,010, 99.8 % of them unchanged.",
+        "volume": "8,960 messages came in, most 02:00–02:15: 8,010, 99.8 % of them unchanged.",
         "destinations": "98 % of the 895 deliveries that ended were confirmed, 12 are dead letters; customers had the most.",
         "waits": "Half of all fetches came within 12 ms, 99 % within 1 min; customers waited longest, 240 ms at its 95th percentile.",
         "backlog": "customers had the largest backlog, 60 deliveries at 10:00–10:15; 11 were left at the end.",

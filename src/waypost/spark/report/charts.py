@@ -24,6 +24,8 @@ LABEL_GAP = 17.0
 #: as much of a line's name as there is room for
 LABEL_SIGNS = 18
 
+#: where there are few columns
+WIDEST_COLUMN = 60.0
 #: of lines and columns that stand for things of one kind, in this order
 COLOURS = tuple(f"s{number}" for number in range(1, 8))
 
@@ -40,7 +42,8 @@ def columns(
     label: str, across: Across, scale: Upright, series: Sequence[Series], foot: bool = True
 ) -> Markup:
     """One column a step, the series on top of each other, the first at the bottom."""
-    gap = across.width * (0.18 if len(across.starts) <= 60 else 0.08)
+    room = 0.82 if len(across.starts) <= 60 else 0.92
+    wide = min(across.width * room, WIDEST_COLUMN)
     marks = []
     for index in range(len(across.starts)):
         below = 0.0
@@ -52,9 +55,9 @@ def columns(
                     element(
                         "rect",
                         class_=f"mark {one.colour}",
-                        x=_number(across.left(index) + gap / 2),
+                        x=_number(across.middle(index) - wide / 2),
                         y=_number(min(top, bottom - 1)),  # what is not nothing is seen
-                        width=_number(across.width - gap),
+                        width=_number(wide),
                         height=_number(max(1, bottom - top)),
                     )
                 )

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from .period import Period
+from . import units
+from .period import MINUTE, Period
 from .scales import Across
 
 Row = Mapping[str, Any]
@@ -90,6 +91,11 @@ class Trouble:
     until: datetime
     failed: int
     fetched: int
+
+    @property
+    def when(self) -> str:
+        end = units.clock if self.until.date() == self.since.date() else units.moment
+        return f"from {units.moment(self.since)} to {end(self.until, MINUTE)}"
 
 
 #: a spell of trouble has at least so many failures

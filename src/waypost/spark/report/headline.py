@@ -58,34 +58,25 @@ def summary(figures: Figures) -> list[str]:
     now, _ = _totals(figures)
     if not now["published"] and not now["confirmed"] and not now["queued"]:
         return ["It was quiet: nothing was published and nothing was delivered."]
-    said = [f"{_sentence(units.counted(now['published'], 'message'))} came in" + _unchanged(now) + "."]
+    said = [f"{units.counted(now['published'], 'message')} came in{_unchanged(now)}."]
     found = troubles(figures.rows("failures"), figures.across_minutes())
     for trouble in found[:2]:
         said.append(
-            f"{trouble.consumer} was in trouble from {units.moment(trouble.since)} to "
-            f"{units.clock(trouble.until, timedelta(minutes=1))}: {units.share(trouble.failed, trouble.fetched)} of its "
+            f"{trouble.consumer} was in trouble {trouble.when}: {units.share(trouble.failed, trouble.fetched)} of its "
             f"{units.counted(trouble.fetched, 'attempt')} failed."
         )
-    reasons = figures.rows("reasons")
-    if now["dead"]:
-        still = reasons[0]["total"] if reasons else 0
-        said.append(
-            f"{units.counted(now['dead'], 'delivery', 'deliveries')} died, "
-            + (
-                "and were all taken up again since."
-                if not still
-                else "all of them still dead."
-                if still == now["dead"]
-                else f"{units.count(still)} of them still dead."
-            )
-        )
+    still = next((row["total"] for row in figures.rows("reasons")), 0)
+    if died := max(now["dead"], still):  # the minute that runs may have more than the closed ones
+        said.append(f"{units.counted(died, 'delivery', 'deliveries')} died, {_still_dead(died, still)}.")
     elif not found:
         said.append("No delivery died and no consumer was in trouble.")
     return said
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _still_dead(died: int, still: int) -> str:
+    if not still:
+        return "and all were taken up again since"
+    return f"{'all' if still == died else units.count(still)} of them still dead"
 
 
 def _unchanged(now: Row) -> str:
@@ -96,9 +87,7 @@ def _unchanged(now: Row) -> str:
 
 def _totals(figures: Figures) -> tuple[Row, Row | None]:
     rows = {row["current"]: row for row in figures.rows("totals")}
-    empty = dict.fromkeys(
-        ("published", "unchanged", "saved_bytes", "queued", "confirmed", "retried", "dead"), 0
-    )
+    empty = dict.fromkeys(("published", "unchanged", "queued", "confirmed", "retried", "dead"), 0)
     now = empty | {"wait_p50_ms": None, "wait_p95_ms": None}
     for name, value in rows.get(True, {}).items():
         if value is not None:
@@ -128,4 +117,4 @@ def _highest_backlog(figures: Figures) -> tuple[str, str]:
         for index, value in enumerate(values):
             if value > highest:
                 highest, where = value, f"{name}, {across.label(index)}"
-    return units.count(highest), where or "nothing waited"
+    return units.count(highest), where or "nothing waited at a minute's end"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-_VOID = frozenset({"meta", "br"})
+_VOID = frozenset({"meta"})
 
 
 class Markup(str):

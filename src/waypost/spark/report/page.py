@@ -65,7 +65,8 @@ def _when(figures: Figures) -> str:
     if until - since == timedelta(days=1) and not (since.hour or since.minute or since.second):
         return units.day(since)
     exact = timedelta(seconds=1) if figures.period.step < timedelta(minutes=1) else timedelta(minutes=1)
-    return f"{units.moment(since, exact)} – {units.moment(until, exact)}"
+    end = units.clock if since.date() == until.date() else units.moment
+    return f"{units.moment(since, exact)} – {end(until, exact)}"
 
 
 def _header(figures: Figures) -> Markup:

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from . import charts, scales, units
 from .charts import COLOURS, Bar, Range, Series
-from .figures import MOST_SERIES, OTHERS, Figures, Row, by_name, carried, filled, troubles
+from .figures import MOST_SERIES, OTHERS, Figures, Row, Trouble, by_name, carried, filled, troubles
 from .markup import Markup, element, join
 from .scales import Across
 
@@ -39,8 +39,6 @@ class Picture:
     sql: str
     drawing: Markup | None = None
     numbers: Numbers | None = None
-    #: takes the page's whole width
-    wide: bool = True
 
 
 def _picture(figures: Figures, question: str, id: str, title: str) -> Picture:
@@ -61,11 +59,7 @@ def volume(figures: Figures) -> Picture:
     series = [Series("to deliver", news, "s1"), Series("unchanged", unchanged, "quiet")]
     most = max(range(len(published)), key=lambda index: published[index] or 0)
     each = units.step_text(across.step)
-    total = sum(value or 0 for value in published)
-    sees = (
-        f"{units.counted(total, 'message')} came in, most of them {across.label(most)}: "
-        f"{units.count(published[most] or 0)}"
-    )
+    sees = _most([value or 0 for value in published], across, "message", "came in")
     if share := unchanged[most] or 0:
         sees += f", {units.share(share, published[most] or 0)} of them unchanged"
     return replace(
@@ -278,14 +272,10 @@ def failures(figures: Figures) -> Picture:
         Series(name, filled(its, "failed", across), "quiet" if name == OTHERS else COLOURS[order.index(name)])
         for name, its in by_name(rows, "consumer").items()
     ]
-    total = sum(row["failed"] for row in rows)
     found = troubles(figures.rows("failures"), across)
-    sees = (
-        f"{_spell(figures, found[0].consumer)}"
-        if found
-        else f"{units.counted(total, 'attempt')} failed, spread over the time"
-    )
     heights = [sum(one.values[index] or 0 for one in series) for index in range(len(across.starts))]
+    worst = [one for one in found if one.consumer == found[0].consumer]
+    sees = _spell(worst) if worst else _most(heights, across, "attempt", "failed")
     scale = scales.counts(max(heights), charts.HEIGHT)
     return replace(
         picture,
@@ -299,18 +289,12 @@ def failures(figures: Figures) -> Picture:
     )
 
 
-def _spell(figures: Figures, consumer: str) -> str:
-    """What happened to a consumer that had trouble."""
-    spells = [
-        one
-        for one in troubles(figures.rows("failures"), figures.across_minutes())
-        if one.consumer == consumer
-    ]
+def _spell(spells: Sequence[Trouble]) -> str:
+    """What happened to a consumer that had trouble, the worst time first."""
     worst = spells[0]
-    end = units.clock if worst.until.date() == worst.since.date() else units.moment
     said = (
-        f"{consumer} failed {units.share(worst.failed, worst.fetched)} of {units.counted(worst.fetched, 'attempt')} "
-        f"from {units.moment(worst.since)} to {end(worst.until, timedelta(minutes=1))}"
+        f"{worst.consumer} failed {units.share(worst.failed, worst.fetched)} of "
+        f"{units.counted(worst.fetched, 'attempt')} {worst.when}"
     )
     return said + (f", and {units.counted(len(spells) - 1, 'more time')}" if len(spells) > 1 else "")
 
@@ -510,6 +494,15 @@ def _or_dash(value: object) -> str:
 
 def _short(value: str, most: int = 60) -> str:
     return value if len(value) <= most else value[: most - 1].rstrip() + "…"
+
+
+def _most(values: Sequence[float], across: Across, what: str, did: str) -> str:
+    """How many there were, and when most of them."""
+    most = max(range(len(values)), key=lambda index: values[index])
+    said = f"{units.counted(sum(values), what)} {did}"
+    if values[most] == sum(values):
+        return f"{said}, all {across.label(most)}"
+    return f"{said}, most {across.label(most)}: {units.count(values[most])}"
 
 
 def _left_out(number: int, what: str, how: str = "") -> Markup | None:
