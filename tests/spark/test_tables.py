@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -189,3 +192,33 @@ def test_folds_of_pieces_merge_to_the_fold_of_everything(
             tables.keep(log.head * cut // 100, slice=slice)
         for name, told in replay.kept(happened[: log.head]).items():
             same(tables.rows(name), told, KEYS[name])
+
+
+# --- their page --------------------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text("utf-8")
+CHAPTERS = {name: chapter for name, _, chapter in (part.partition("\n") for part in PAGE.split("\n## ")[1:])}
+
+
+def test_the_page_has_every_table_with_its_columns_and_types() -> None:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from waypost.spark.tables import TABLES
+
+    for name, table in TABLES.items():
+        said = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", CHAPTERS[name], re.MULTILINE)
+        fields = from_arrow_schema(table.schema).fields
+        kept = [(field.name, field.dataType.simpleString()) for field in fields]
+        shown = [one for one in kept if one[0] != "bucket" and not one[0].startswith("_")]
+        assert [(column, html.unescape(kind)) for column, kind in said] == shown, name
+
+
+def test_the_questions_of_the_page_are_answered(spark: SparkSession, events: DataFrame) -> None:
+    from waypost.spark.tables import TABLES, of_events
+
+    for name in TABLES:
+        of_events(name, events).createOrReplaceTempView(name)
+    for name, chapter in CHAPTERS.items():
+        (question,) = re.findall(r"```sql\n(.*?)```", chapter, re.DOTALL)
+        assert name in question
+        spark.sql(question).toArrow()
