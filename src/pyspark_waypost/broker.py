@@ -10,7 +10,7 @@ import http.client
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -78,14 +78,19 @@ class Broker:
 
     def last_offset_until(self, moment: datetime) -> int:
         """The last offset that is not after the moment; 0 when all are."""
-        return self.offset_at(moment + timedelta(microseconds=1)) - 1
+        last = datetime.max.replace(tzinfo=UTC)
+        return self.offset_at(moment if moment >= last else moment + timedelta(microseconds=1)) - 1
 
     def lake(self, patience: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """What the broker says of its lake: where it is, how far it goes."""
 
         def ask() -> dict[str, Any]:
             with _Answer(self, "GET", "/v1/lake") as answer:
-                return dict(json.loads(answer.read()))
+                said = answer.read()
+            try:
+                return dict(json.loads(said))
+            except (ValueError, TypeError):
+                raise SourceError(f"{self.url} is not a Waypost broker: it says nothing of a lake") from None
 
         return self._patiently(ask, patience)
 

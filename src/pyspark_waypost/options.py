@@ -78,7 +78,7 @@ def parse(given: Mapping[str, str]) -> Options:
             raise SourceError(f"unknown option {name!r}; the options are: {', '.join(NAMES)}")
     options = Options(
         url=_url(said.get("url", DEFAULT_URL)),
-        token=said.get("token"),
+        token=_token(said.get("token")),
         table=_table(said.get("table", "message_events")),
         start=_position("from", said.get("from")),
         until=_position("until", said.get("until")),
@@ -117,6 +117,12 @@ def _url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _token(text: str | None) -> str | None:
+    if text is not None and not (text.isascii() and text.isprintable() and " " not in text):
+        raise SourceError("option token is not a token: it has characters that no header can carry")
+    return text
+
+
 def _table(name: str) -> str:
     if name not in (*TABLES, "ranges"):
         raise SourceError(f"no table {name!r}; there are: {', '.join(TABLES)}")
@@ -139,10 +145,8 @@ def _position(name: str, text: str | None) -> int | datetime | None:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise SourceError(
-            f"option {name} is an offset or an instant such as 2026-01-31T10:00:00Z, not {text!r}"
-        )
-    return moment.astimezone(UTC)
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise SourceError(f"option {name} is an offset or an instant such as 2026-01-31T10:00:00Z, not {text!r}")

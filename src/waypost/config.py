@@ -27,6 +27,7 @@ NO_ROUTER = "none"
 LAKE_BESIDE = "beside"
 LAKE_OFF = "off"
 LAKE_FOREVER = "forever"
+LAKE_KEEP_LEAST_US = 8 * 86_400_000_000
 
 
 class SettingInvalid(WaypostError):
@@ -113,11 +114,12 @@ def _kept(given: Any) -> str:
 
     text = str(given).strip() if isinstance(given, int | float | str) else ""
     try:
-        if text == LAKE_FOREVER or (not isinstance(given, bool) and parse_span(text) > 0):
+        # The lake may not forget what the store still has, which keeps a week of it.
+        if text == LAKE_FOREVER or (not isinstance(given, bool) and parse_span(text) >= LAKE_KEEP_LEAST_US):
             return text
     except RequestInvalid:
         pass
-    raise ValueError(f"a span of time such as 90d, or {LAKE_FOREVER}")
+    raise ValueError(f"a span of time such as 90d, at least 8d, or {LAKE_FOREVER}")
 
 
 def _switch(given: Any) -> bool:

@@ -286,8 +286,9 @@ class Store(Protocol):
         """The store's own, from its creation."""
         ...
 
-    def use_lake(self, on: bool) -> None:
-        """Whether there is a lake, off until somebody says so: before the first group, from the thread that calls `apply`.
+    def use_lake(self, on: bool, holds: int | None = None) -> None:
+        """Whether there is a lake, off until somebody says so; and up to where it was seen to go, None: to where it was sealed. A
+        lake that was restored from a copy may hold less than was sealed once.
 
         With one, events leave the store when they are sealed and old enough, whoever has read them, and a body only when its L is sealed.
         Without, named spectators hold events."""

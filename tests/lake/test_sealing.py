@@ -204,3 +204,30 @@ def test_erasing_that_dies_at_any_step_erases_when_repeated(quick: Path) -> None
         without = [row["sequence"] for row in found.to_pylist() if row["body"] is None]
         assert without == [1, 43, 88]
         assert found["sequence"].to_pylist() == list(range(1, HEAD + 1, 3))
+
+
+def test_files_that_are_away_for_a_while_cost_nothing_that_the_store_has_forgotten(lake: Lake) -> None:
+    source = rows.Source(300)
+    for upto in (100, 200, 300):
+        sealing.seal_upto(source, lake, upto)
+    away = lake.folder / "away"
+    away.mkdir()
+    files = list(lake.events.glob("*.parquet"))
+    for file in files:
+        file.rename(away / file.name)
+    with pytest.raises(LakeUnusable, match="the store has those events no more: bring the lake's files back"):
+        sealing.prepare(lake, oldest=250)
+    for file in files:
+        (away / file.name).rename(file)
+    assert sealing.prepare(lake, oldest=250) == []
+    assert delta.version_of(lake.events, SEALER) == 300
+
+
+def test_what_the_store_still_has_is_taken_back_and_sealed_again(lake: Lake) -> None:
+    source = rows.Source(300)
+    for upto in (100, 200, 300):
+        sealing.seal_upto(source, lake, upto)
+    newest = max(lake.events.glob("201-300-*.parquet"))
+    newest.unlink()
+    assert len(sealing.prepare(lake, oldest=150)) == 1
+    assert sealing.seal_upto(source, lake).upto == 300

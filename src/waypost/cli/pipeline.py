@@ -40,9 +40,12 @@ NAME = "waypost pipeline"
 def once(url: Url = None, lake: Folder = None, master: Master = None, json: Json = False) -> None:
     """Bring all tables up to what the log has now, and end."""
     from ..spark.pipeline import once as fold_once
+    from ..spark.pipeline import standing
+    from ..spark.pipeline.keeping import SLICE
 
     place, found = _lake(url, lake)
-    spark = _session(found, master)
+    behind = max(one["lag"] for one in standing(place, found)["tables"])
+    spark = _session(found, master, brief=behind <= SLICE)
     with _progress(place) as tell:
         figures = fold_once(spark, place, found, tell=tell, say=note)
     _tell_end(figures, json)
@@ -159,14 +162,14 @@ def _check_beginning(url: str, yes: bool) -> None:
         )
 
 
-def _session(lake: Lake, master: str | None) -> Any:
+def _session(lake: Lake, master: str | None, brief: bool = False) -> Any:
     from ..lake.owner import PIPELINE, writing
     from ..spark.session import session
 
     with writing(lake, PIPELINE):
         pass  # another one that writes now is named before Spark takes its seconds
     note("starting Spark")
-    return session(NAME, master)
+    return session(NAME, master, brief=brief)
 
 
 @contextmanager

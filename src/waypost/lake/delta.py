@@ -157,6 +157,14 @@ def version_of(path: Path, app: str) -> int | None:
     return open_table(path).transaction_version(app) if exists(path) else None
 
 
+def version_at(path: Path, version: int, app: str) -> int | None:
+    """The same, as of an older version of the table."""
+    if version < 0:
+        return None
+    with plainly(path):
+        return DeltaTable(path, version=version).transaction_version(app)
+
+
 def _missing(path: Path, wanted: pa.Schema, found: pa.Schema) -> list[pa.Field]:
     for field in wanted:
         if field.name in found.names and found.field(field.name).type != field.type:

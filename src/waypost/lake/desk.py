@@ -274,7 +274,7 @@ class OpenLake:
         with ExitStack() as held:
             held.enter_context(writing(lake, SEALER, wait=True))
             claim(lake, store, head.sealed)
-            mended = sealing.prepare(lake)
+            mended = sealing.prepare(lake, head.oldest)
             opened = cls(lake, keep_us)
             opened.mended = mended
             opened._check_its_end(export)

@@ -93,7 +93,8 @@ class Keeper:
         self.folder = folder
         self._broker, self._source, self._keep_us, self._pace = broker, source, keep_us, pace or Pace()
         self._store: Store = broker.store
-        self._store.use_lake(folder is not None)
+        # Until the lake was seen, nothing is forgotten: it may be an older copy.
+        self._store.use_lake(folder is not None, 0)
         self._loop = asyncio.get_running_loop()
         self._process: Process | None = None
         #: the process that has the lake open
@@ -165,11 +166,7 @@ class Keeper:
     async def reach(self) -> int:
         """The first offset that can be read. Raises LakeUnavailable when only the lake could tell."""
         if self._store.bounds()[0] > 1 and self._store.sealed() and self._lake_sealed is None:
-            try:
-                async with asyncio.timeout(REACH_SECONDS):
-                    await self._with_lake()
-            except TimeoutError:
-                raise LakeUnavailable("the lake is still being opened") from None
+            await self._with_open_lake()
         return self.oldest
 
     def status(self) -> dict[str, Any]:
@@ -224,7 +221,8 @@ class Keeper:
         """The sequence of a message that the lake has, though perhaps not the store."""
         if not self.sealed:
             return None
-        sequence: int | None = (await self._ask_lake("find", message=id))["sequence"]
+        async with self._reads:  # an id of the producer's own may mean a look at all of them
+            sequence: int | None = (await self._ask_lake("find", message=id))["sequence"]
         return sequence
 
     async def events(
@@ -294,7 +292,7 @@ class Keeper:
         if lo is None or self.folder is None or lo > self.sealed:
             return await self._with_process(), False
         try:
-            return await self._with_lake(), True
+            return await self._with_open_lake(), True
         except LakeUnavailable:
             if only_lake or lo < self._store.bounds()[0]:
                 raise
@@ -360,9 +358,18 @@ class Keeper:
                 self._went_well()
             return process
 
+    async def _with_open_lake(self) -> Process:
+        """The same, without waiting for long."""
+        try:
+            async with asyncio.timeout(REACH_SECONDS):
+                return await self._with_lake()
+        except TimeoutError:
+            raise LakeUnavailable("the lake is still being opened") from None
+
     def _learn(self, figures: dict[str, Any]) -> None:
         """What the child says of the lake."""
         self._lake_oldest, self._lake_sealed = figures["oldest"], figures["sealed"]
+        self._store.use_lake(True, self._lake_sealed)
         # Its moments are those of files; here the loop's clock counts.
         ahead = self._loop.time() - time.time()
         self._maintain_at = figures["maintained_at"] + self._pace.maintain_seconds + ahead
@@ -473,7 +480,6 @@ class Keeper:
             self.seal_seconds = self._loop.time() - began
             self._sealed_at = self._broker.clock()
             self._unsealed_since = None
-            self._went_well()
         finally:
             self.sealing = False
 
@@ -483,6 +489,7 @@ class Keeper:
         self._learn(figures)
         await self._tell_store()
         self.sealed_events += max(0, self.sealed - before)
+        self._went_well()
         self._tell_who_asked()
 
     async def _tell_store(self) -> None:

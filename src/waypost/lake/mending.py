@@ -56,6 +56,17 @@ def mend(path: Path) -> list[str]:
     return done
 
 
+def torn(path: Path) -> list[tuple[int, str]]:
+    """What `mend` would take back: version and reason, the newest first. Changes nothing."""
+    found: list[tuple[int, str]] = []
+    for entry in reversed(_numbered(log_folder(path), ".json")):
+        why = _what_is_torn(path, entry)
+        if why is None:
+            break
+        found.append((_version(entry), f"{entry} {why}"))
+    return found
+
+
 def _remove_torn_entries(path: Path, log: Path) -> Iterator[str]:
     while entries := _numbered(log, ".json"):
         newest = entries[-1]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,6 +113,19 @@ def _make_folder(lake: Lake) -> None:
     lake.folder.mkdir(0o700, parents=True, exist_ok=True)
 
 
+def _lock(fd: int, wait: bool) -> None:
+    """Without `wait` for a second all the same: somebody who only asks who writes has it for an instant."""
+    deadline = time.monotonic() + 1.0
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
 @contextmanager
 def writing(lake: Lake, who: str, *, wait: bool = False) -> Iterator[None]:
     """The lock of the sealer or of the pipeline, until the block or the process ends. `wait`: for the one who has it now."""
@@ -123,7 +137,7 @@ def writing(lake: Lake, who: str, *, wait: bool = False) -> Iterator[None]:
         raise LakeUnusable(f"{path} cannot be made: {error.strerror}") from error
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            _lock(fd, wait)
         except BlockingIOError as error:
             holder = os.pread(fd, 20, 0).decode(errors="replace").strip() or "unknown"
             raise LakeUnusable(f"another {who} writes to {lake.folder}: process {holder}") from error

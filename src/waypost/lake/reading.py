@@ -133,7 +133,13 @@ class Rows:
                 for group in range(opened.num_row_groups)
                 if _may_hold(opened.metadata.row_group(group), self._column, lo, hi)
             ]
-            for batch in opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=sorted(names)):
+            # One group at a time: a batch would go on over the end of a group, however large its rows are.
+            batches = (
+                batch
+                for group in groups
+                for batch in opened.iter_batches(BATCH_ROWS, row_groups=[group], columns=sorted(names))
+            )
+            for batch in batches:
                 numbers = batch.column(self._column).to_numpy()
                 inside = (numbers >= lo) & (numbers <= hi)
                 if inside.any():

@@ -28,7 +28,7 @@ from ..arrow import EVENTS, PAYLOADS
 from ..errors import LakeUnusable
 from . import delta
 from .delta import Reached, nothing
-from .mending import mend
+from .mending import mend, torn
 from .owner import SEALER, Lake
 
 #: events a commit, at most
@@ -67,8 +67,20 @@ class Sealed:
     seconds: float
 
 
-def prepare(lake: Lake) -> list[str]:
-    """Before the first seal of a process: mends both tables; what was taken back, one line each."""
+def prepare(lake: Lake, oldest: int = 1) -> list[str]:
+    """Before the first seal of a process: mends both tables; what was taken back, one line each.
+
+    `oldest`: the store's first offset. What it does not have any more is never taken back: a power cut cannot tear what was
+    acknowledged, so files that lack are on a disk that is not there yet, or were moved.
+    """
+    for path in (lake.payloads, lake.events):
+        found = torn(path)
+        if found and oldest > 1:
+            version, why = found[-1]
+            if (delta.version_at(path, version - 1, SEALER) or 0) + 1 < oldest:
+                raise LakeUnusable(
+                    f"{why}, and the store has those events no more: bring the lake's files back"
+                )
     return [line for path in (lake.payloads, lake.events) for line in mend(path)]
 
 
@@ -87,8 +99,13 @@ def seal_upto(
     `progress` hears of each offset up to which both tables go.
     """
     began = time.monotonic()
-    oldest, head, *_ = source.head()
+    oldest, head, *sealed = source.head()
     tables = _Tables(lake, oldest, reached)
+    if oldest > 1 and sealed and sealed[0] and tables.begins_anew:
+        raise LakeUnusable(
+            f"{lake.folder} is empty, and the store has sealed up to {sealed[0]} and forgotten what is before {oldest}: "
+            "bring the lake's files back"
+        )
     end = head if upto is None else min(upto, head)
     events = payloads = 0
     while (start := tables.next()) <= end:
@@ -122,6 +139,10 @@ class _Tables:
         for lost, other in ((lake.payloads, lake.events), (lake.events, lake.payloads)):
             if not delta.exists(lost) and delta.version_of(other, SEALER):
                 raise LakeUnusable(f"{lost} is missing while {other} is there: restore it from a copy")
+
+    @property
+    def begins_anew(self) -> bool:
+        return all(table.transaction_version(SEALER) is None for table in (self.payloads, self.events))
 
     def next(self) -> int:
         """The first offset that is not in both."""

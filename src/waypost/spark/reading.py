@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 Position = int | str | datetime
 
 _MICROSECOND = timedelta(microseconds=1)
+_LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 _GLOB = re.compile(r"([*?{}\[\]\\])")
 
 
@@ -94,6 +95,9 @@ def table(
         return of_kept(name, lambda kept: _kept(spark, place, kept))
     asked = _position(asOf, "asOf")
     past = events(spark, url, lake, until=asked)
+    first = _first_offset(url, lake)
+    if first > 1:  # of messages logged before, the beginning is gone, and a fold without it would be wrong
+        past = past.where(F.col("sequence") >= first)
     if isinstance(asked, int) and isinstance(TABLES[name], Counted):
         return of_events(name, past, _moment(events(spark, url, lake, asked, asked, ["at"])))
     return of_events(name, past, asked if isinstance(asked, datetime) else None)
@@ -137,6 +141,12 @@ def find(url: str | None, lake: str | Path | None) -> Place:
     return Place(broker, said["oldest"], said["head"], found)
 
 
+def _first_offset(url: str | None, lake: str | Path | None) -> int:
+    place = find(url, lake)
+    sealed = None if place.lake is None else Sealed.of(place.lake)
+    return _offsets(place, sealed, None, None)[0]
+
+
 def _offsets(
     place: Place, sealed: Sealed | None, from_: Position | None, until: Position | None
 ) -> tuple[int, int]:
@@ -147,13 +157,19 @@ def _offsets(
         offset_at, oldest, head = sealed.offset_at, sealed.oldest, sealed.upto
     else:
         offset_at, oldest, head = place.broker.offset_at, place.oldest, place.head
+        if sealed is not None:  # a broker that is just opening its lake speaks of its store alone
+            oldest = min(oldest, sealed.oldest)
     try:
         return (
-            offset_at(lo) if isinstance(lo, datetime) else _at_least(lo, oldest),
-            min(head, offset_at(hi + _MICROSECOND) - 1) if isinstance(hi, datetime) else _at_most(hi, head),
+            offset_at(lo) if isinstance(lo, datetime) else _at_least(lo, oldest, head),
+            min(head, offset_at(_after(hi)) - 1) if isinstance(hi, datetime) else _at_most(hi, head),
         )
     except SourceError as error:
         raise ReadingImpossible(str(error)) from error
+
+
+def _after(moment: datetime) -> datetime:
+    return moment if moment >= _LAST_MOMENT else moment + _MICROSECOND
 
 
 def _position(given: Position | None, name: str) -> int | datetime | None:
@@ -165,13 +181,18 @@ def _position(given: Position | None, name: str) -> int | datetime | None:
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise ReadingImpossible(f"{name} is an offset or an instant with its zone: 2026-01-31T10:00:00Z")
-        return given.astimezone(UTC)
+        try:
+            return given.astimezone(UTC)
+        except OverflowError:
+            raise ReadingImpossible(f"{name} is beyond all calendars: {given.isoformat()}") from None
     return given
 
 
-def _at_least(offset: int | None, oldest: int) -> int:
+def _at_least(offset: int | None, oldest: int, head: int) -> int:
     if offset is not None and max(1, offset) < oldest:
         raise ReadingImpossible(f"offset {offset} is not kept any more, the log begins at {oldest}")
+    if offset is not None and offset > head + 1:
+        raise ReadingImpossible(f"offset {offset} is beyond the head, which is {head}")
     return oldest if offset is None else max(1, offset)
 
 

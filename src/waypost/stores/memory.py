@@ -331,6 +331,7 @@ class MemoryStore:
         #: whether there is a lake, what it holds, and what it has to erase
         self._lake = False
         self._sealed: int | None = None
+        self._lake_holds: int | None = None
         self._erasures: set[int] = set()
         #: destinations where something may have become ready, and those whose counts changed
         self._touched: set[_Destination] = set()
@@ -1088,7 +1089,7 @@ class MemoryStore:
 
     def _reap(self, command: Reap) -> bool:
         for message in list(self._messages.values()):
-            sealed = not self._lake or message.sequence <= (self._sealed or 0)
+            sealed = not self._lake or message.sequence <= self._in_lake()
             if message.body is not None and sealed and self._outlived(message):
                 message.body = None
         self._oldest = max(self._oldest, self._trim_to())
@@ -1115,7 +1116,7 @@ class MemoryStore:
         had its time."""
         target = self.offset_at(self._now - self._log_keep_us)
         if self._lake:
-            return min(target, (self._sealed or 0) + 1)
+            return min(target, self._in_lake() + 1)
         read = min((offset for offset, _ in self._spectators.values()), default=len(self._log)) + 1
         return min(target, max(read, self.offset_at(self._now - SPECTATORS_HOLD_US)))
 
@@ -1420,11 +1421,15 @@ class MemoryStore:
     def id(self) -> str:
         return self._id
 
-    def use_lake(self, on: bool) -> None:
-        self._lake = on
+    def use_lake(self, on: bool, holds: int | None = None) -> None:
+        self._lake, self._lake_holds = on, holds
 
     def sealed(self) -> int | None:
         return (self._sealed or 0) if self._lake else None
+
+    def _in_lake(self) -> int:
+        sealed = self._sealed or 0
+        return sealed if self._lake_holds is None else min(sealed, self._lake_holds)
 
     def erasures(self) -> list[int]:
         return sorted(self._erasures)

@@ -141,7 +141,7 @@ class Keeper:
         oldest, head = log.bounds()
         #: the first offset that a table lacks
         self._heights = {one.name: _height(one, oldest, head) for one in kept}
-        self._first = _first_message(kept, oldest)
+        self._first = first_message(kept, oldest)
         self._threads = ThreadPoolExecutor(len(kept) + 1, "waypost-table")
 
     def close(self) -> None:
@@ -224,7 +224,10 @@ class Keeper:
             return rows
         ends = pc.min_max(sequences).as_py()
         columns = ["sequence", *logged]
-        with self._log.events(ends["min"], ends["max"], [*columns, "from_code"]) as events:
+        oldest = self._log.bounds()[0]  # what is older than all that is kept stays unknown
+        if ends["max"] < oldest:
+            return rows
+        with self._log.events(max(ends["min"], oldest), ends["max"], [*columns, "from_code"]) as events:
             wanted = self._spark.createDataFrame(pa.table({"sequence": sequences}))
             found = (
                 events.where(F.col("from_code").isNull())
@@ -256,8 +259,10 @@ class Keeper:
     def _add(self, events: DataFrame, one: Kept, hi: int) -> int:
         table = one.table
         assert isinstance(table, Counted)
-        before = self._spark.createDataFrame(depths(one.path)) if table.carries else None
-        rows = table.fold(events, before).toArrow().cast(table.schema).sort_by("minute")
+        rows = table.fold(events).toArrow().cast(table.schema)
+        if table.carried is not None:
+            rows = carried_on(rows, one.path, *table.carried)
+        rows = rows.sort_by("minute")
         self._reached(f"{one.name} folded")
         entry = newest_entry(one.path)
         delta.append(
@@ -296,10 +301,10 @@ def _height(one: Kept, oldest: int, head: int) -> int:
     return folded + 1
 
 
-def _first_message(kept: Sequence[Kept], oldest: int) -> int:
+def first_message(kept: Sequence[Kept], oldest: int) -> int:
     """Messages logged before are not told of: the beginning of their story was gone when the tables began."""
     for one in kept:
-        if one.name == "messages":
+        if one.name == "messages" and delta.exists(one.path):
             files = delta.data_files(delta.open_table(one.path), one.path, "sequence")
             if files and files[0].low is not None:
                 return files[0].low
@@ -313,14 +318,15 @@ def newest_entry(path: Path) -> int:
     )
 
 
-def depths(path: Path) -> pa.Table:
-    """(destination_code, depth) of each queue's and channel's last minute."""
-    columns = ["destination_code", "minute", "depth"]
+def carried_on(rows: pa.Table, path: Path, of: str, column: str) -> pa.Table:
+    """With the numbers of the last row that the table has of each added."""
     files = [file.path for file in delta.data_files(delta.open_table(path), path)]
+    if not files:
+        return rows
     with delta.plainly(path):
-        parts = [pq.read_table(file, columns=columns, partitioning=None) for file in files]
-    if not parts:
-        return pa.table({"destination_code": pa.array([], pa.int32()), "depth": pa.array([], pa.int64())})
-    rows = pa.concat_tables(parts).sort_by([("destination_code", "ascending"), ("minute", "ascending")])
-    last = rows.group_by("destination_code", use_threads=False).aggregate([("depth", "last")])
-    return last.rename_columns(["destination_code", "depth"])
+        parts = [pq.read_table(file, columns=[of, "minute", column], partitioning=None) for file in files]
+    kept = pa.concat_tables(parts).sort_by([(of, "ascending"), ("minute", "ascending")])
+    last = kept.group_by(of, use_threads=False).aggregate([(column, "last")])
+    before = last[f"{column}_last"].take(pc.index_in(rows[of], value_set=last[of].combine_chunks()))
+    total = pc.add(rows[column], pc.fill_null(before, 0))
+    return rows.set_column(rows.column_names.index(column), column, total)

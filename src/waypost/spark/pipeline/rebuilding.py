@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.dataset as ds
+import pyarrow as pa
 
 from ...errors import LakeUnusable
 from ...lake import delta
@@ -20,7 +20,8 @@ from ...lake.delta import Reached, nothing
 from ...lake.mending import mend
 from ...lake.owner import PIPELINE, Lake, writing
 from ..tables import Folded
-from .keeping import SLICE, Batch, Figures, Keeper, Kept, kept_in, prepare
+from .failures import PipelineStuck
+from .keeping import SLICE, Batch, Figures, Keeper, Kept, first_message, kept_in, prepare
 from .log import BrokersLog, Log
 from .running import Tell, folder_of, quiet
 
@@ -61,6 +62,7 @@ def rebuilt(
     beside = folder_of(lake) / "rebuilt"
     shutil.rmtree(beside, ignore_errors=True)
     there = kept_in(lake, names)
+    _refuse_a_part(lake, log, there)
     anew = [Kept(one.table, beside / one.name) for one in there]
     prepare(anew)
     figures = Figures()
@@ -75,25 +77,40 @@ def rebuilt(
     finally:
         keeper.close()
     for old, new in zip(there, anew, strict=True):
+        if new.folded() is None:
+            continue  # the log is empty, or no minute of it is over: there is nothing to put there yet
         _put(old, new, say)
         reached(f"{old.name} rebuilt")
     shutil.rmtree(beside)
     return figures
 
 
+def _refuse_a_part(lake: Lake, log: Log, there: Sequence[Kept]) -> None:
+    """Where the log's beginning has gone since the tables were made, they are made anew together: each must begin with the same
+    message, or one tells of messages whose beginning another never saw."""
+    everything = kept_in(lake)
+    if len(there) == len(everything):
+        return
+    first, oldest = first_message(everything, log.bounds()[0]), log.bounds()[0]
+    if first < oldest:
+        raise PipelineStuck(
+            f"the log begins at {oldest} by now, and the tables with message {first}: rebuild all of them together"
+        )
+
+
 def _put(old: Kept, new: Kept, say: Callable[[str], None]) -> None:
     """The new rows into the old table's place."""
     try:
         mend(old.path)
-        prepare([old])
-        _overwrite(old, new)
+        if delta.exists(old.path):
+            delta.open_table(old.path)
     except LakeUnusable as error:
         # Nobody could read it: it makes way, and stays beside for whoever wants to know why.
         aside = old.path.with_name(f".{old.name}.{time.time_ns()}")
         old.path.rename(aside)
         say(f"{error}: the old table is {aside} now")
-        prepare([old])
-        _overwrite(old, new)
+    prepare([old])
+    _overwrite(old, new)
 
 
 def _overwrite(old: Kept, new: Kept) -> None:
@@ -104,8 +121,10 @@ def _overwrite(old: Kept, new: Kept) -> None:
         delta.replace_where(old.path, _reader(new.path, new), everything, app=PIPELINE, version=version)
 
 
-def _reader(path: Path, kept: Kept) -> ds.Scanner:
+def _reader(path: Path, kept: Kept) -> pa.RecordBatchReader:
     """All rows, a batch at a time."""
+    import pyarrow.dataset as ds  # brings pandas along, which takes seconds
+
     files = [str(file.path) for file in delta.data_files(delta.open_table(path), path)]
     rows = ds.dataset(
         files, kept.table.schema, format="parquet", partitioning="hive", partition_base_dir=str(path)

@@ -1,8 +1,9 @@
-"""The job: one streaming query, whose batches say how far the log goes.
+"""The job: one streaming query, whose batches say how far the log goes; or once, up to where it goes now.
 
 The query's stream is not the events themselves but their ranges, a row a batch (`table` ranges of the source): what is
 sealed is then read as Parquet by Spark itself, and each table reads just what it lacks. Admission control bounds a batch; the
-spectator `pipeline` shows in Waypost how far the query is.
+spectator `pipeline` shows in Waypost how far the job is. For once no query is needed: all is sealed first, and Spark starts no
+Python of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
+from pyspark_waypost.broker import Broker
+
 from ...lake.delta import Reached, nothing
 from ...lake.owner import PIPELINE, Lake, writing
 from .failures import PipelineStuck
 from .keeping import SLICE, Batch, Figures, Keeper, kept_in, prepare
-from .log import BrokersLog
+from .log import BrokersLog, plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,9 +61,12 @@ def once(
     reached: Reached = nothing,
 ) -> Figures:
     """Everything there is when it is called; then it ends."""
+    broker = Broker(url)
     with _job(spark, url, lake, tell, say, slice, reached) as job:
-        query = job.start(availableNow=True)
-        job.wait(query, threading.Event())
+        plainly(broker.seal)
+        head = plainly(broker.bounds).head
+        job.keep(head)
+        plainly(lambda: broker.move_spectator(PIPELINE, head))
     return job.figures
 
 
@@ -136,10 +142,13 @@ class _Job:
     def _each(self, ranges: DataFrame, number: int) -> None:
         try:
             for row in ranges.collect():
-                self._keeper.keep(row["until"], self._told)
+                self.keep(row["until"])
         except BaseException as failure:
             self._failure = failure  # Spark would only hand on its text, in the midst of its own
             raise
+
+    def keep(self, upto: int) -> None:
+        self._keeper.keep(upto, self._told)
 
     def _told(self, batch: Batch) -> None:
         self.figures.add(batch)

@@ -67,7 +67,7 @@ def of_events(name: str, events: DataFrame, until: datetime | None = None) -> Da
         return shown(table, table.fold(events))
     if until is not None:
         events = events.where(F.col("at") < F.date_trunc("minute", F.lit(until)))
-    return shown(table, table.fold(events, None))
+    return shown(table, table.fold(events))
 
 
 def shown(table: Folded | Counted, rows: DataFrame) -> DataFrame:

@@ -25,8 +25,7 @@ SCHEMA = pa.schema(
 )
 
 
-def fold(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
-    """Nothing is carried from minute to minute."""
+def fold(events: DataFrame) -> DataFrame:
     again = shape.leaves(FETCHED, R) & shape.enters(R, E)
     lease_over = F.coalesce(F.col("reason") == Reason.LEASE_OVER.value, F.lit(False))
     counts = (

@@ -42,8 +42,8 @@ SCHEMA = pa.schema(
 )
 
 
-def fold(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
-    """`before`: (destination_code, depth) of the minute before the first; without, nothing was there."""
+def fold(events: DataFrame) -> DataFrame:
+    """Depths are counted from the first of these events on."""
     opened = shape.enters(*_OPEN).cast("int") - shape.leaves(*_OPEN).cast("int")
     minutes = (
         events.where(F.col("slot").isNotNull())
@@ -55,16 +55,10 @@ def fold(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
             F.sum(opened).alias("opened"),
         )
     )
-    so_far = F.sum("opened").over(Window.partitionBy("destination_code").orderBy("minute"))
-    if before is None:
-        return minutes.withColumn("depth", so_far).select(*SCHEMA.names)
-    carried = before.select("destination_code", F.col("depth").alias("carried"))
-    return (
-        minutes.withColumn("depth", so_far)
-        .join(F.broadcast(carried), "destination_code", "left")
-        .withColumn("depth", F.col("depth") + F.coalesce(F.col("carried"), F.lit(0)))
-        .select(*SCHEMA.names)
-    )
+    so_far = Window.partitionBy("destination_code").orderBy("minute")
+    return minutes.withColumn("depth", F.sum("opened").over(so_far)).select(*SCHEMA.names)
 
 
-QUEUE_MINUTES_TABLE = shape.Counted(name="queue_minutes", schema=SCHEMA, key=_KEY, fold=fold, carries=True)
+QUEUE_MINUTES_TABLE = shape.Counted(
+    name="queue_minutes", schema=SCHEMA, key=_KEY, fold=fold, carried=("destination_code", "depth")
+)

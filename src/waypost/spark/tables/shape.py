@@ -100,10 +100,10 @@ class Counted:
     name: str
     schema: pa.Schema
     key: tuple[str, ...]
-    #: events of whole minutes to rows; with what was there before them, where that counts: (destination_code, depth)
-    fold: Callable[[DataFrame, DataFrame | None], DataFrame]
-    #: whether `fold` needs the depths before
-    carries: bool = False
+    #: events of whole minutes to rows
+    fold: Callable[[DataFrame], DataFrame]
+    #: (of what, which column): a running number, to which that of the row before is added
+    carried: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,14 @@ class Checkpoints:
             connection.close()
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
-        """A full disk is no damage: the log stays as it is, and grows, until there is room again."""
+        """A full disk is no damage: the log stays as it is, and grows, until there is room again. Nor is a writer who is
+        just in the way: it is tried again after a later commit."""
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.FullError:
             self._on_full()
+        except apsw.BusyError:
+            pass
 
     def stop(self) -> None:
         self._stopped = True

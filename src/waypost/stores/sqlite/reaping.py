@@ -42,8 +42,9 @@ class Reaper:
         self.forgotten = False
         self._after = 0
         self._files: list[str] = []
-        #: whether there is a lake
+        #: whether there is a lake, and up to where it was seen to go; None: to where it was sealed
         self.lake = False
+        self.lake_holds: int | None = None
         self.load()
 
     def load(self) -> None:
@@ -54,6 +55,10 @@ class Reaper:
     def seal(self, upto: int) -> None:
         self.sealed = max(upto, self.sealed or 0)
         self._db.execute("update head set sealed = ?", (self.sealed,))
+
+    def _in_lake(self) -> int:
+        sealed = self.sealed or 0
+        return sealed if self.lake_holds is None else min(sealed, self.lake_holds)
 
     def undo(self) -> None:
         """Its group was rolled back: the rows are there again, and need their files."""
@@ -103,7 +108,7 @@ class Reaper:
         had its time and space."""
         target = self._reader.offset_at(self._ledger.now - self._log_keep_us)
         if self.lake:
-            return min(target, (self.sealed or 0) + 1)
+            return min(target, self._in_lake() + 1)
         read: int | None = self._db.execute('select min("offset") from spectators').get
         if read is None or self._file_bytes() > self._held_bytes:
             return target
@@ -180,7 +185,7 @@ class Reaper:
 
     def _reap(self, sequence: int, group: list[Any], oldest: int) -> None:
         if not group[0][8]:
-            if self.lake and sequence > (self.sealed or 0):
+            if self.lake and sequence > self._in_lake():
                 return
             self.drop_body(sequence)
         if max(sequence + self._offsets(group), *(self._last_offset(row[5]) for row in group)) < oldest:

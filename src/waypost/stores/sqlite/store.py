@@ -609,8 +609,8 @@ class SqliteStore:
     def id(self) -> str:
         return str(self._read_db.execute("select id from head").get)
 
-    def use_lake(self, on: bool) -> None:
-        self._reaper.lake = on
+    def use_lake(self, on: bool, holds: int | None = None) -> None:
+        self._reaper.lake, self._reaper.lake_holds = on, holds
 
     def sealed(self) -> int | None:
         return (self._reaper.sealed or 0) if self._reaper.lake else None
