@@ -187,7 +187,7 @@ def _wrong(tables: Tables) -> pa.Table:
     """Three rows that are no messages."""
     from waypost.spark.tables.messages import SCHEMA
 
-    return pa.Table.from_pylist([{"sequence": n, "bucket": 0} for n in range(3)], SCHEMA)
+    return pa.Table.from_pylist([{"sequence": n, "bucket": 0} for n in range(1, 4)], SCHEMA)
 
 
 def test_a_table_that_cannot_be_used_is_rebuilt(tables: Tables, log: FileLog, short: pa.Table) -> None:
