@@ -169,7 +169,8 @@ def _session(lake: Lake, master: str | None, brief: bool = False) -> Any:
     with writing(lake, PIPELINE):
         pass  # another one that writes now is named before Spark takes its seconds
     note("starting Spark")
-    return session(NAME, master, brief=brief)
+    # What goes wrong there is raised here too; Spark would say it in a hundred lines before.
+    return session(NAME, master, log="off", brief=brief)
 
 
 @contextmanager
