@@ -277,6 +277,11 @@ class OpenLake:
             mended = sealing.prepare(lake, head.oldest)
             opened = cls(lake, keep_us)
             opened.mended = mended
+            if head.sealed and head.oldest > 1 and not opened.sealed:
+                raise LakeUnusable(
+                    f"{lake.folder} is empty, and the store has sealed up to {head.sealed} and forgotten what is before "
+                    f"{head.oldest}: bring the lake's files back"
+                )
             opened._check_its_end(export)
             opened._held = held.pop_all()
         return opened

@@ -99,13 +99,8 @@ def seal_upto(
     `progress` hears of each offset up to which both tables go.
     """
     began = time.monotonic()
-    oldest, head, *sealed = source.head()
+    oldest, head, *_ = source.head()
     tables = _Tables(lake, oldest, reached)
-    if oldest > 1 and sealed and sealed[0] and tables.begins_anew:
-        raise LakeUnusable(
-            f"{lake.folder} is empty, and the store has sealed up to {sealed[0]} and forgotten what is before {oldest}: "
-            "bring the lake's files back"
-        )
     end = head if upto is None else min(upto, head)
     events = payloads = 0
     while (start := tables.next()) <= end:
@@ -139,10 +134,6 @@ class _Tables:
         for lost, other in ((lake.payloads, lake.events), (lake.events, lake.payloads)):
             if not delta.exists(lost) and delta.version_of(other, SEALER):
                 raise LakeUnusable(f"{lost} is missing while {other} is there: restore it from a copy")
-
-    @property
-    def begins_anew(self) -> bool:
-        return all(table.transaction_version(SEALER) is None for table in (self.payloads, self.events))
 
     def next(self) -> int:
         """The first offset that is not in both."""

@@ -144,7 +144,8 @@ class Live:
             present |= there.astype(np.int64) << state
         found, index = np.unique(present, return_inverse=True)
         of_present = np.array(
-            [message_state(s for s in State if mask >> s & 1) if mask else 0 for mask in found.tolist()]
+            [message_state(s for s in State if mask >> s & 1) if mask else 0 for mask in found.tolist()],
+            np.int64,  # also where there are none
         )
         states: Ints = of_present[index]
         none, route = states == 0, self._messages["route"]
