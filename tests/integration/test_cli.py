@@ -200,7 +200,9 @@ def test_a_queue_is_made_changed_field_by_field_and_deleted(waypost: Waypost, br
 
 def test_the_log_is_shown_from_an_offset_and_by_queue(waypost: Waypost) -> None:
     waypost("publish", "tails.x", "x", "--key", "k1")
-    assert re.search(r"L → Q queued +tails", waypost("tail", "--no-follow", "-n", "1").out)
+    assert re.search(
+        r"L → Q queued +tails", waypost("tail", "--no-follow", "-n", "1", "--queue", "tails").out
+    )
     events = [
         json.loads(line)
         for line in waypost("tail", "-F", "--queue", "tails", "--from", "1", "--json").out.splitlines()
