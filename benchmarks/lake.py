@@ -295,10 +295,12 @@ def telling(what: str) -> Iterator[None]:
     console.print(f"{what}: {time.perf_counter() - began:.0f} s", highlight=False)
 
 
-def run(folder: Path, chosen: tuple[str, ...], events: int, growth: int, rounds: int) -> dict[str, Any]:
+def run(
+    folder: Path, chosen: tuple[str, ...], events: int, growth: int, rounds: int, found: dict[str, Any]
+) -> None:
+    """Into `found`, a part at a time: what was measured before a failure is not lost."""
     from waypost.spark import session
 
-    found: dict[str, Any] = {}
     server_folder = folder / "waypost"
     head = fill(server_folder, events)
     spark = session("benchmarks.lake")
@@ -331,7 +333,6 @@ def run(folder: Path, chosen: tuple[str, ...], events: int, growth: int, rounds:
     if "start" in chosen:
         with telling("start"):
             found["start"] = measure_start(folder)
-    return found
 
 
 def main() -> None:
@@ -349,8 +350,13 @@ def main() -> None:
     if unknown := set(chosen) - set(PARTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="waypost-lake-", dir=asked.dir) as name:
-        found = run(Path(name), chosen, asked.events, asked.growth, asked.rounds)
+    found: dict[str, Any] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="waypost-lake-", dir=asked.dir) as name:
+            run(Path(name), chosen, asked.events, asked.growth, asked.rounds, found)
+    except BaseException:
+        console.print(json.dumps(found, indent=2), markup=False, highlight=False)
+        raise
     found["run"] = {
         "events": asked.events,
         "rounds": asked.rounds,

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.lake_events import events as made_events
+from waypost.lake import delta
 
 #: text that a message's L event says
 LOGGED = ("message_id", "topics", "object", "key", "mime_type", "producer", "hash")
@@ -60,11 +61,11 @@ def duckdb_sql(files: list[str]) -> str:
             arg_max(same_as, "offset") filter (same_as is not null) as same_as,
             arg_max(consumer, "offset") filter (consumer is not null) as consumer,
             arg_max(reason, "offset") filter (reason is not null) as reason,
-            min(at) as at, max(at) as changed_at, max(attempt) as attempt,
+            min("at") as "at", max("at") as changed_at, max(attempt) as attempt,
             sum(duration_ms) filter (from_code = 3) as wait_ms,
             sum(duration_ms) filter (from_code = 4 and to_code in (5, 9, 10)) as processing_ms,
-            min(at) filter (to_code = 4) as first_fetched_at, max(at) filter (to_code = 5) as confirmed_at,
-            max(at) filter (to_code = 14) as completed_at, max("offset") as last_offset
+            min("at") filter (to_code = 4) as first_fetched_at, max("at") filter (to_code = 5) as confirmed_at,
+            max("at") filter (to_code = 14) as completed_at, max("offset") as last_offset
         from read_parquet({files!r}) where channel is null group by sequence"""
 
 
@@ -118,23 +119,27 @@ class FilesLog:
 
     def __init__(self, spark: Any, folder: Path, last: int) -> None:
         self._spark, self._folder, self._last = spark, folder, last
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         folder.mkdir(parents=True)
         self._base = made_events(BASE)
+        self._schema = from_arrow_schema(self._base.schema)
 
     def bounds(self) -> tuple[int, int]:
         return 1, self._last
 
     @contextmanager
     def events(self, lo: int, hi: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        assert lo % SLICE == 1
-        assert hi == lo + SLICE - 1
-        file = self._folder / f"{lo}.parquet"
-        if not file.exists():
-            self.make(lo)
-        yield self._spark.read.parquet(str(file))
+        assert (lo % SLICE, hi - lo, columns) == (1, SLICE - 1, None)
+        yield self._spark.read.schema(self._schema).parquet(str(self._file(lo)))
 
     def rows(self, lo: int, hi: int, columns: Sequence[str]) -> pa.Table:
-        return pq.read_table(self._folder / f"{lo}.parquet", columns=list(columns))
+        firsts = range((lo - 1) // SLICE * SLICE + 1, hi + 1, SLICE)
+        parts = [pq.read_table(self._file(first), columns=list(columns)) for first in firsts]
+        return pa.concat_tables(parts).slice(lo - firsts[0], hi - lo + 1)
+
+    def _file(self, first: int) -> Path:
+        return self._folder / f"{first}.parquet"
 
     def make(self, lo: int) -> None:
         """The base again and again, each time with further offsets."""
@@ -143,7 +148,8 @@ class FilesLog:
         for name in ("offset", "sequence"):
             moved = pc.add(part[name], shift)
             part = part.set_column(part.column_names.index(name), name, moved)
-        pq.write_table(part, self._folder / f"{lo}.parquet", compression="zstd")
+        with delta.parquet_writer(self._file(lo), part.schema) as writer:
+            writer.write_table(part, row_group_size=delta.GROUP_ROWS)
 
     def at(self, offset: int) -> datetime:
         raise NotImplementedError("only tables of minutes ask for it")

@@ -49,11 +49,12 @@ def parser() -> argparse.ArgumentParser:
 
 def planned(arguments: argparse.Namespace) -> list[Row]:
     """What the run consists of, without its results."""
-    code = results.code_of()
+    codes = {section: results.code_of(section) for section in results.SECTIONS}
     chosen = arguments.only.split(",")
 
     def row(part: str, index: int, size: int = 1) -> Row:
         seed = arguments.seed * 1_000 + index
+        code = codes[results.section_of(part)]
         return Row(part=part, index=index, size=size, seed=seed, code=code, at="")
 
     rows = []
@@ -76,12 +77,15 @@ def _rounds(kills: int, largest: int) -> list[int]:
     return [min(largest, kills - done) for done in range(0, kills, largest)]
 
 
-def is_whole(arguments: argparse.Namespace) -> bool:
-    """Whether the run is at least as long as the one that the page speaks of."""
+#: what says how long a section's run is
+_SIZES = {"sqlite": ("kills", "cuts", "controls", "walks"), "pipeline": ("pipeline_kills",)}
+
+
+def is_whole(section: str, arguments: argparse.Namespace) -> bool:
+    """Whether its run is at least as long as the one that the page speaks of."""
     usual = parser().parse_args([])
-    sizes = ("kills", "cuts", "controls", "walks", "pipeline_kills")
-    return set(arguments.only.split(",")) == set(PARTS) and all(
-        getattr(arguments, size) >= getattr(usual, size) for size in sizes
+    return set(results.SECTIONS[section]) <= set(arguments.only.split(",")) and all(
+        getattr(arguments, size) >= getattr(usual, size) for size in _SIZES[section]
     )
 
 
@@ -153,13 +157,18 @@ def main(given: Sequence[str] | None = None) -> int:
                 results.append(row)
             done.append(earlier or row)
             progress.update(task, said=_figures(done, row.part))
-    console.print(results.table(done), soft_wrap=True, markup=False, highlight=False)
+    for section in results.SECTIONS:
+        rows = [row for row in done if results.section_of(row.part) == section]
+        if not rows:
+            continue
+        text = results.table(section, rows)
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+        if is_whole(section, arguments):
+            results.write_page(section, text)
+            console.print(f"written to {results.PAGE.relative_to(ROOT)}")
     found = results.problems(done)
     for problem in found:
         console.print(problem, markup=False, highlight=False)
-    if is_whole(arguments):
-        results.write_page(results.table(done))
-        console.print(f"written to {results.PAGE.relative_to(ROOT)}")
     return 1 if found else 0
 
 

@@ -22,7 +22,13 @@ from .walk import STEPS, Walked
 
 FILE = ROOT / ".prove" / "results.jsonl"
 PAGE = ROOT / "docs" / "guarantees.md"
-BEGIN, END = "<!-- prove -->", "<!-- /prove -->"
+#: what the page says apart from each other: each has its own table, run and commit
+SECTIONS = {
+    "sqlite": ("kills", "power", "control", "walk"),
+    "pipeline": ("pipeline",),
+}
+#: code that a section's faults cannot reach
+_ELSEWHERE = {"sqlite": ("pyspark_waypost", "waypost/spark")}
 
 #: each kind of fault, in words
 TITLES = {
@@ -51,12 +57,18 @@ class Row(msgspec.Struct, kw_only=True):
     piped: Piped | None = None
 
 
-def code_of(root: Path = ROOT) -> str:
-    """A name for the code as it is: results of other code do not count."""
+def section_of(part: str) -> str:
+    """Of a row's."""
+    return part if part in SECTIONS else "sqlite"
+
+
+def code_of(section: str, root: Path = ROOT) -> str:
+    """A name for the code as it is, as far as the section runs it: results of other code do not count."""
     digest = hashlib.sha256()
     for path in sorted((root / "src").rglob("*")):
-        if path.suffix in (".py", ".sql"):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+        name = path.relative_to(root / "src").as_posix()
+        if path.suffix in (".py", ".sql") and not name.startswith(_ELSEWHERE.get(section, ())):
+            digest.update(name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -134,40 +146,45 @@ def _line(part: str, rows: Iterable[Row]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(section: str, rows: Sequence[Row]) -> str:
     """In Markdown; every figure is counted here, none is typed."""
+    lines = (
+        _pipeline_lines([row.piped for row in rows if row.piped is not None])
+        if section == "pipeline"
+        else _store_lines(rows)
+    )
+    return "\n".join([*lines, "", _circumstances(section, rows)])
+
+
+def _store_lines(rows: Sequence[Row]) -> list[str]:
     parts = [part for part in TITLES if any(row.part == part for row in rows)]
     heads = (
         *("fault", "faults", "in an open commit", "acknowledged", "lost", "confirmed", "again", "forgotten"),
         *("unexpected", "duplicated", "illegal log lines", "recovered", "redelivered"),
     )
-    lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
-    lines += [_line(part, rows) for part in parts]
-    extra = []
+    lines = []
+    if parts:
+        lines += [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+        lines += [*(_line(part, rows) for part in parts), ""]
     starts = sum(row.struck.start_kills for row in rows if row.struck is not None)
     if starts:
-        extra.append(f"Starts killed before they were ready, beside these: {starts}.\n")
+        lines.append(f"Starts killed before they were ready, beside these: {starts}.\n")
     for walked in (row.walked for row in rows if row.walked is not None):
         outcome = "agreed after every one" if walked.passed else "**did not agree**"
-        extra.append(
+        lines.append(
             f"{walked.walks} random walks of up to {STEPS} steps, restarts and crashes among them: "
             f"the SQLite store and the model {outcome}."
         )
-    extra += _pipeline_lines([row.piped for row in rows if row.piped is not None])
-    return "\n".join([*lines, "", *extra, "", _circumstances(rows)])
+    return lines
 
 
 def _pipeline_lines(piped: Sequence[Piped]) -> list[str]:
-    if not piped:
-        return []
-
     def total(name: str) -> int:
         return sum(getattr(one, name) for one in piped)
 
     wrong = sum(count for one in piped for count in one.wrong_rows.values())
     rows = sum(count for one in piped for count in one.rows.values())
     return [
-        "",
         "| the pipeline | |",
         "|---|---:|",
         f"| `kill -9` of it under load | {total('kills')} |",
@@ -181,7 +198,7 @@ def _pipeline_lines(piped: Sequence[Piped]) -> list[str]:
     ]
 
 
-def _circumstances(rows: Sequence[Row]) -> str:
+def _circumstances(section: str, rows: Sequence[Row]) -> str:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -190,13 +207,14 @@ def _circumstances(rows: Sequence[Row]) -> str:
         / 60
     )
     return (
-        f"Waypost {__version__} (commit {commit or 'unknown'}, sources {code_of()}), SQLite "
+        f"Waypost {__version__} (commit {commit or 'unknown'}, sources {code_of(section)}), SQLite "
         f"{apsw.sqlite_lib_version()}, Python {platform.python_version()}, Linux {platform.release()}; "
         f"{minutes:.0f} minutes, ended {max(row.at for row in rows)}."
     )
 
 
-def write_page(text: str, page: Path = PAGE) -> None:
-    before, rest = page.read_text("utf-8").split(BEGIN, 1)
-    _, after = rest.split(END, 1)
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", "utf-8")
+def write_page(section: str, text: str, page: Path = PAGE) -> None:
+    begin, end = f"<!-- prove:{section} -->", f"<!-- /prove:{section} -->"
+    before, rest = page.read_text("utf-8").split(begin, 1)
+    _, after = rest.split(end, 1)
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", "utf-8")

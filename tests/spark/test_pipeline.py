@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -38,6 +39,16 @@ pytestmark = pytest.mark.timeout(280)
 
 class Died(Exception):
     pass
+
+
+def test_what_is_looked_up_of_the_log_is_read_in_stretches_without_long_gaps() -> None:
+    from waypost.spark.pipeline.keeping import NEAR, stretches
+
+    near, far = [5, 6, 5 + NEAR], [1_000_000, 1_000_001]
+    cut = [part.tolist() for part in stretches(np.array(near + far), 500_000)]
+    assert cut == [near, far]
+    assert [part.tolist() for part in stretches(np.array(near), 2)] == [[5, 6], [5 + NEAR]]
+    assert stretches(np.array([], dtype=np.int64), 10) == []
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 #: events folded at once: what the driver holds of their rows stays below 200 MB
 SLICE = 500_000
+#: events between two that are wanted which are rather read along than passed over: a row group, about
+NEAR = 1 << 16
 #: commits between two clean-ups of a table
 MAINTAIN_EVERY = 100
 
@@ -159,7 +162,7 @@ class Keeper:
             level, lo, hi = lowest
             hi = min(hi, lo + self._slice - 1)
             with self._log.events(lo, hi) as events:
-                known = self._known(events).coalesce(1)
+                known = without_texts(self._known(events)).coalesce(1)
                 said = self._threads.submit(self._log.rows, lo, hi, _words(level))
                 rows = self._side_by_side(level, hi, partial(self._merge, known, said, lo))
             rows |= self._count(hi)
@@ -222,24 +225,23 @@ class Keeper:
         sequences = pc.unique(pc.filter(rows["sequence"], lacking))
         if not len(sequences):
             return rows
-        ends = pc.min_max(sequences).as_py()
-        columns = ["sequence", *logged]
         oldest = self._log.bounds()[0]  # what is older than all that is kept stays unknown
-        if ends["max"] < oldest:
+        wanted = np.sort(sequences.to_numpy())
+        wanted = wanted[wanted >= oldest]
+        parts = [self._logged(stretch, logged) for stretch in stretches(wanted, self._slice)]
+        if not parts:
             return rows
-        with self._log.events(max(ends["min"], oldest), ends["max"], [*columns, "from_code"]) as events:
-            wanted = self._spark.createDataFrame(pa.table({"sequence": sequences}))
-            found = (
-                events.where(F.col("from_code").isNull())
-                .join(F.broadcast(wanted), "sequence", "left_semi")
-                .select(*columns)
-                .toArrow()
-            )
-        places = pc.index_in(rows["sequence"], value_set=found["sequence"].combine_chunks())
+        places = pc.index_in(rows["sequence"], value_set=pa.array(wanted))
+        found = pa.concat_tables(parts)
         for name in logged:
-            filled = pc.coalesce(rows[name], pc.take(found[name], places))
+            filled = pc.coalesce(rows[name], found[name].take(places))
             rows = rows.set_column(rows.column_names.index(name), name, filled)
         return rows
+
+    def _logged(self, sequences: np.ndarray[Any, np.dtype[np.int64]], columns: Sequence[str]) -> pa.Table:
+        """What the L of these messages say: a message's sequence is the offset of its L."""
+        lo, hi = int(sequences[0]), int(sequences[-1])
+        return self._log.rows(lo, hi, columns).take(pa.array(sequences - lo))
 
     # --- minutes ---------------------------------------------------------------------------------------------
 
@@ -276,6 +278,26 @@ class Keeper:
         if before // MAINTAIN_EVERY != newest_entry(one.path) // MAINTAIN_EVERY:
             maintain_kept(one.path)
             self._reached(f"{one.name} maintained")
+
+
+def without_texts(events: DataFrame) -> DataFrame:
+    """For numbers: of a text they ask at most whether there is one, and a row is copied on its way into one task."""
+    texts = (field.name for field in events.schema if field.dataType.typeName() == "string")
+    return events.withColumns({name: F.when(F.col(name).isNotNull(), F.lit("")) for name in texts})
+
+
+def stretches(
+    numbers: np.ndarray[Any, np.dtype[np.int64]], longest: int
+) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Ascending numbers, cut where much lies between two of them, and so that none spans more than `longest`."""
+    parts = []
+    while len(numbers):
+        far = np.flatnonzero(np.diff(numbers) > NEAR)
+        end = int(far[0]) + 1 if len(far) else len(numbers)
+        end = min(end, int(np.searchsorted(numbers, numbers[0] + longest)))
+        parts.append(numbers[:end])
+        numbers = numbers[end:]
+    return parts
 
 
 def _words(kept: Sequence[Kept]) -> list[str]:

@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
 def numbers(events: DataFrame) -> DataFrame:
     changes = (
         events.where(F.col("slot").isNotNull())
-        .groupBy(*_KEY, "queue", "channel")
+        .groupBy(*_KEY)
         .agg(
             shape.last_state().alias("_last"),
             F.max("at").alias("changed_at"),
@@ -76,7 +76,7 @@ DELIVERIES_TABLE = shape.Folded(
         shape.Text(("reason",), "_reason_at", _gives_reason),
         shape.Text(("message_id", "at"), "sequence", shape.logged, sole=True),
     ),
-    names_consumer=True,
+    names=(shape.CONSUMER, shape.PLACE),
     update={
         "state": "s.state",
         "attempt": "greatest(t.attempt, s.attempt)",

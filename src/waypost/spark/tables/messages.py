@@ -136,7 +136,7 @@ MESSAGES_TABLE = shape.Folded(
         shape.Text(("same_as",), "_same_as_at", lambda: shape.enters(U), sole=True),
         shape.Text(_LOGGED, "sequence", shape.logged, sole=True),
     ),
-    names_consumer=True,
+    names=(shape.CONSUMER,),
     update={
         "state": _STATE,
         "same_as": shape.newest("same_as"),

@@ -41,11 +41,11 @@ _CONFIRMED = tuple(state.name for state in (S, I, N))
 
 
 def numbers(events: DataFrame) -> DataFrame:
-    """Whoever fetched it is named by all events of a fetch: a part of its key, as the names of its place are."""
+    """Whoever fetched it is named by all events of a fetch: a part of its key."""
     fetched, settled = shape.enters(FETCHED), _settles()
     changes = (
         events.where(fetched | settled)
-        .groupBy(*_KEY, "message_id", "queue", "channel", "consumer")
+        .groupBy(*_KEY, "consumer_code")
         .agg(
             F.min(shape.when(fetched, "offset")).alias("offset"),
             F.min(shape.when(fetched, "at")).alias("fetched_at"),
@@ -81,8 +81,12 @@ RECEIPTS_TABLE = shape.Folded(
     schema=SCHEMA,
     key=_KEY,
     numbers=numbers,
-    texts=(shape.Text(("reason",), "_reason_at", _gives_reason),),
-    names_consumer=False,
+    texts=(
+        shape.Text(("reason",), "_reason_at", _gives_reason),
+        # Its own F says it too, so that a slice need not have the message's L.
+        shape.Text(("message_id",), "offset", shape.logged, sole=True),
+    ),
+    names=(shape.CONSUMER, shape.PLACE),
     update={
         "settled_at": shape.newest("settled_at"),
         "outcome": shape.newest("outcome"),

@@ -44,6 +44,19 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Name:
+    """Columns that a small number stands for, in every event that has it."""
+
+    code: str
+    columns: tuple[str, ...]
+
+
+CONSUMER = Name("consumer_code", ("consumer",))
+#: a queue or channel
+PLACE = Name("destination_code", ("queue", "channel"))
+
+
+@dataclass(frozen=True)
 class Folded:
     """A kept table whose rows change."""
 
@@ -52,11 +65,10 @@ class Folded:
     schema: pa.Schema
     #: what a row is about
     key: tuple[str, ...]
-    #: events to rows: all columns of `schema` but those of `texts`, for which there are offsets, and perhaps the consumer
+    #: events to rows: all columns of `schema` but those of `texts`, for which there are offsets, and of `names`, for which there are codes
     numbers: Callable[[DataFrame], DataFrame]
     texts: tuple[Text, ...]
-    #: whether the numbers have a `consumer_code`
-    names_consumer: bool
+    names: tuple[Name, ...]
     #: how the rows of later events (s) change those there are (t): column = SQL, that delta-rs understands. Others stay.
     update: Mapping[str, str]
     #: SQL, true of the row of a thing that is no more: it is kept, and not shown
@@ -67,8 +79,8 @@ class Folded:
     def fold(self, events: DataFrame) -> DataFrame:
         """Rows from events that go back to the beginning of every message in them."""
         rows = self.numbers(events)
-        if self.names_consumer:
-            rows = rows.join(consumers(events), "consumer_code", "left")
+        for name in self.names:
+            rows = rows.join(_named(events, name), name.code, "left")
         for text in self.texts:
             rows = _joined(rows, events, text, self.key)
         return rows.select(*self.schema.names)
@@ -77,20 +89,23 @@ class Folded:
         """The same from the numbers of a slice and its events, which begin with offset `start`. Of what began before it, columns
         that only its beginning says are null."""
         rows = numbers
-        if self.names_consumer:
-            rows = rows.append_column("consumer", _names_of(rows["consumer_code"], slice))
+        for name in self.names:
+            found = _names_in(slice, name)
+            places = pc.index_in(rows[name.code], value_set=found[name.code])
+            for column in name.columns:
+                rows = rows.append_column(column, found[column].take(places))
         for text in self.texts:
             places = pc.subtract(rows[text.at], start)
             places = pc.if_else(pc.greater_equal(places, 0), places, None)
-            for name in text.columns:
-                rows = rows.append_column(name, slice[name].take(places))
+            for column in text.columns:
+                rows = rows.append_column(column, slice[column].take(places))
         return rows.select([*self.schema.names, *([BEGUN] if self.logged else [])])
 
     @property
     def words(self) -> list[str]:
         """The columns of events that `told` needs."""
-        found = [name for text in self.texts for name in text.columns]
-        return [*found, "consumer_code", "consumer"] if self.names_consumer else found
+        told = [column for text in self.texts for column in text.columns]
+        return told + [column for name in self.names for column in (name.code, *name.columns)]
 
 
 @dataclass(frozen=True)
@@ -153,10 +168,9 @@ def bucket() -> Column:
     return F.expr(f"sequence div {BUCKET}").alias("bucket")
 
 
-def consumers(events: DataFrame) -> DataFrame:
-    """(consumer_code, consumer): few, however many events there are."""
-    named = events.where(F.col("consumer_code").isNotNull()).select("consumer_code", "consumer").distinct()
-    return F.broadcast(named)
+def _named(events: DataFrame, name: Name) -> DataFrame:
+    """A row a code: few, however many events there are."""
+    return F.broadcast(events.where(F.col(name.code).isNotNull()).select(name.code, *name.columns).distinct())
 
 
 def last_consumer() -> Column:
@@ -182,10 +196,13 @@ def _joined(rows: DataFrame, events: DataFrame, text: Text, key: Sequence[str]) 
     return joined.drop("_said_at")
 
 
-def _names_of(codes: pa.ChunkedArray, slice: pa.Table) -> pa.ChunkedArray:
-    named = slice.select(["consumer_code", "consumer"]).filter(pc.is_valid(slice["consumer_code"]))
-    known = named.group_by("consumer_code", use_threads=False).aggregate([("consumer", "first")])
-    return known["consumer_first"].take(pc.index_in(codes, value_set=known["consumer_code"].combine_chunks()))
+def _names_in(slice: pa.Table, name: Name) -> pa.RecordBatch:
+    """The same of a slice."""
+    codes = slice[name.code].combine_chunks()
+    known = pc.unique(codes.drop_null())
+    firsts = pc.index_in(known, value_set=codes)
+    columns = [slice[column].take(firsts).combine_chunks() for column in name.columns]
+    return pa.record_batch([known, *columns], names=[name.code, *name.columns])
 
 
 def minute() -> Column:
