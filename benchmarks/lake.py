@@ -134,36 +134,31 @@ def publish(tick: Tick) -> Script:
         yield from ask(asked, b"201")
 
 
-def measure_seal(server: Running, head: int) -> dict[str, Any]:
-    """How fast, and what publishers feel of it: their p99 before, during and after."""
+def p99_ms(server: Running) -> float:
+    """What publishers feel."""
+    return measure(server.address, server.pid, 8, publish, 2.0).p99 * 1_000
 
-    def p99() -> float:
-        return measure(server.address, server.pid, 8, publish, 2.0).p99 * 1_000
 
-    before = [p99() for _ in range(3)]
-    sealed: dict[str, float] = {}
-
-    def seal() -> None:
-        began = time.perf_counter()
-        http(f"{url_of(server)}/v1/lake/seal", "POST")
-        sealed["seconds"] = time.perf_counter() - began
-
-    thread = threading.Thread(target=seal)
-    thread.start()
+def measure_seal(server: Running, head: int, quiet: list[float]) -> dict[str, Any]:
+    """A broker that was just started seals all that it finds; what publishers feel of that, beside when there was no lake (`quiet`) and
+    when nothing is left to seal."""
+    began = time.perf_counter()
     during = []
-    while thread.is_alive():
-        during.append(p99())
-    thread.join()
-    after = [p99() for _ in range(3)]
+    while (status := http(f"{url_of(server)}/v1/lake"))["sealed"] < head:
+        during.append(p99_ms(server))
+        if time.perf_counter() - began > 600:
+            raise SystemExit(f"sealing does not come to its end: {status}")
+    seconds = time.perf_counter() - began
+    after = [p99_ms(server) for _ in quiet]
     return {
-        "under load, events/s": round(head / sealed["seconds"]),
+        "under load, events/s": round(head / seconds),
         "p99 ms": {
-            "before": round(median(before), 2),
+            "without": round(median(quiet), 2),
             "during": round(median(during), 2),
             "after": round(median(after), 2),
         },
-        "during / before": round(median(during) / median(before), 2),
-        "after / before": round(median(after) / median(before), 2),
+        "during / without": round(median(during) / median(quiet), 2),
+        "after / without": round(median(after) / median(quiet), 2),
     }
 
 
@@ -299,21 +294,27 @@ def run(
     folder: Path, chosen: tuple[str, ...], events: int, growth: int, rounds: int, found: dict[str, Any]
 ) -> None:
     """Into `found`, a part at a time: what was measured before a failure is not lost."""
-    from waypost.spark import session
+    from waypost.spark import launching, session
 
     server_folder = folder / "waypost"
     head = fill(server_folder, events)
     spark = session("benchmarks.lake")
     try:
-        with running(WAYPOST, server_folder) as server:
-            url, store = url_of(server), store_file(server_folder)
-            lake = Path(http(f"{url}/v1/lake")["lake"])
+        store = store_file(server_folder)
+        with launching.environment({"WAYPOST_LAKE": "off"}), running(WAYPOST, server_folder) as server:
             if "source" in chosen:
                 with telling("source"):
-                    found["source"] = measure_source(spark, url, store, head, rounds)
+                    found["source"] = measure_source(spark, url_of(server), store, head, rounds)
+            quiet = [p99_ms(server) for _ in range(5)] if "seal" in chosen else []
+        if "seal" in chosen:
+            with telling("seal, alone"):
+                found["seal"] = seal_alone(folder, store)
+        with running(WAYPOST, server_folder) as server:
+            url = url_of(server)
+            lake = Path(http(f"{url}/v1/lake")["lake"])
             if "seal" in chosen:
                 with telling("seal"):
-                    found["seal"] = seal_alone(folder, store) | measure_seal(server, head)
+                    found["seal"] |= measure_seal(server, head, quiet)
             if {"read", "fold", "latency"} & set(chosen):
                 http(f"{url}/v1/lake/seal", "POST")
             if "read" in chosen:

@@ -28,14 +28,14 @@ def noop(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def sorted_fold(events: Any) -> Any:
-    """`messages` with max_by, min_by for whatever is text: what one writes first, and Spark sorts twice."""
+def sorted_fold(events: Any, whole: bool) -> Any:
+    """`messages` with max_by, min_by for whatever is text: what one writes first, and Spark sorts twice. `whole`: with what L says."""
     from pyspark.sql import functions as F
 
     offset = F.col("offset")
     logged = F.when(F.col("from_code").isNull(), offset)
     return events.where("channel is null").groupBy("sequence").agg(
-        *(F.max_by(name, logged).alias(name) for name in LOGGED),
+        *(F.max_by(name, logged).alias(name) for name in (LOGGED if whole else ())),
         F.max_by("to_state", offset).alias("state"),
         F.max_by("same_as", F.when(F.col("same_as").isNotNull(), offset)).alias("same_as"),
         F.max_by("consumer", F.when(F.col("consumer").isNotNull(), offset)).alias("consumer"),
@@ -79,28 +79,31 @@ def measure_folds(spark: Any, lake: Path, rounds: int, in_turns: InTurns) -> dic
     events = spark.read.parquet(*files)
     count = events.count()
     database = duckdb.connect()
+    messages = FOLDED[0]
     folds = in_turns(
         {
-            "messages, packed": lambda: noop(FOLDED[0].fold(events)),
-            "messages, max_by": lambda: noop(sorted_fold(events)),
-            "messages, DuckDB": lambda: database.execute(
+            "packed": lambda: noop(messages.numbers(events)),
+            "max_by": lambda: noop(sorted_fold(events, whole=False)),
+            "whole, packed": lambda: noop(messages.fold(events)),
+            "whole, max_by": lambda: noop(sorted_fold(events, whole=True)),
+            "whole, DuckDB": lambda: database.execute(
                 f"create or replace temp table messages as {duckdb_sql(files)}"
             ),
         },
         rounds,
     )
-    packed = folds["messages, packed"]
+
+    def times(over: str, under: str) -> float:
+        return round(median(a / b for a, b in zip(folds[over], folds[under], strict=True)), 2)
+
     names = [table.name for table in (*FOLDED, *COUNTED, *COMPUTED)]
     tables = in_turns({name: lambda name=name: noop(of_events(name, events)) for name in names}, 2)  # type: ignore[misc]
     return {
         "events": count,
         "seconds": {name: round(median(values), 2) for name, values in folds.items()},
-        "packed / DuckDB": round(
-            median(a / b for a, b in zip(packed, folds["messages, DuckDB"], strict=True)), 2
-        ),
-        "max_by / packed": round(
-            median(b / a for a, b in zip(packed, folds["messages, max_by"], strict=True)), 2
-        ),
+        "packed / DuckDB": times("whole, packed", "whole, DuckDB"),
+        "max_by / packed": times("max_by", "packed"),
+        "whole, max_by / packed": times("whole, max_by", "whole, packed"),
         "tables": {name: round(median(values), 2) for name, values in tables.items()},
     }
 

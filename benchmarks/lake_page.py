@@ -32,7 +32,7 @@ def _row(what: str, wanted: str, got: str, held: bool) -> str:
 def _targets(found: dict[str, Any]) -> str:
     source, seal, read, fold = found["source"], found["seal"], found["read"], found["fold"]
     growth, start = found["growth"], found["start"]
-    disturbed = max(1.5, 1.5 * seal["after / before"])
+    disturbed = max(1.5, 1.5 * seal["after / without"])
     rows = [
         _row(
             f"`events()` with a tail of {read['tail']:,}, as a multiple of native Parquet (A/A {read['same']})",
@@ -40,7 +40,10 @@ def _targets(found: dict[str, Any]) -> str:
         ),
         _row("HTTP source, rate as a multiple of SQLite's own aggregate", "≥ 1 ×", f"{source['rate']} ×", source["rate"] >= 1),
         _row("`messages`, time as a multiple of DuckDB's", "≤ 3 ×", f"{fold['packed / DuckDB']} ×", fold["packed / DuckDB"] <= 3),
-        _row("`messages`, how much faster than with `max_by`", "≥ 3 ×", f"{fold['max_by / packed']} ×", fold["max_by / packed"] >= 3),
+        _row(
+            "what is folded of `messages`, how much faster than with `max_by`", "≥ 3 ×", f"{fold['max_by / packed']} ×",
+            fold["max_by / packed"] >= 3,
+        ),
         _row(
             "continuous `messages` and `deliveries`, 500,000 events a batch", "≥ 400,000 events/s",
             f"{growth['events/s']:,}", growth["events/s"] >= 400_000,
@@ -51,8 +54,8 @@ def _targets(found: dict[str, Any]) -> str:
         ),
         _row("sealing", "≥ 400,000 events/s", f"{seal['events/s']:,}", seal["events/s"] >= 400_000),
         _row(
-            f"publish p99 while sealing, as a multiple of before (after: {seal['after / before']} ×)", "≤ 1.5 × and the spread",
-            f"{seal['during / before']} ×", seal["during / before"] <= disturbed,
+            f"publish p99 while sealing, as a multiple of that without a lake (when all is sealed: {seal['after / without']} ×)",
+            "≤ 1.5 × and the spread", f"{seal['during / without']} ×", seal["during / without"] <= disturbed,
         ),
         _row("`waypost pipeline once` after `waypost spark warm`", "< 10 s", f"{start['warm, s']} s", start["warm, s"] < 10),
     ]  # fmt: skip
@@ -67,7 +70,8 @@ def _figures(found: dict[str, Any]) -> str:
     lines = [
         f"* Count by destination and state, events/s: {rates}.",
         f"* The same in Spark, seconds: {_listed(read['seconds'])}.",
-        f"* `messages` from {fold['events']:,} events, seconds: {_listed(fold['seconds'])}.",
+        f"* `messages` from {fold['events']:,} events, seconds: {_listed(fold['seconds'])}. *Packed* and *max_by* are what is folded (state, tries, "
+        f"consumer, reason, times); whole, with what L says joined to it, it is {fold['whole, max_by / packed']} × faster than with `max_by`.",
         f"* Each table from all events, warm, seconds: {tables}.",
         f"* Continuous, seconds a batch of 500,000, at so many events before it: {_listed(growth['seconds'])}.",
         f"* Sealing with 8 publishers at work: {seal['under load, events/s']:,} events/s; their p99, ms: {_listed(seal['p99 ms'])}.",
