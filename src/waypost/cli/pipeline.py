@@ -33,19 +33,26 @@ Master = Annotated[
         "--master", metavar="URL", help="A Spark cluster; else on this machine.", show_default=False
     ),
 ]
+#: events that Spark folds quicker than it compiles what it folds them with
+SHORT = 20_000
 #: the session's name in Spark
 NAME = "waypost pipeline"
 
 
 def once(url: Url = None, lake: Folder = None, master: Master = None, json: Json = False) -> None:
     """Bring all tables up to what the log has now, and end."""
-    from ..spark.pipeline import once as fold_once
-    from ..spark.pipeline import standing
-    from ..spark.pipeline.keeping import SLICE
+    place = _place(url)
+    if _is_short(place):
+        spark, found = _side_by_side(place, lake, master)
+    else:
+        from ..spark.pipeline import standing
+        from ..spark.pipeline.keeping import SLICE
 
-    place, found = _lake(url, lake)
-    behind = max(one["lag"] for one in standing(place, found)["tables"])
-    spark = _session(found, master, brief=behind <= SLICE)
+        found = _lake(place, lake)
+        behind = max(one["lag"] for one in standing(place, found)["tables"])
+        spark = _session(master, brief=behind <= SLICE)
+    from ..spark.pipeline import once as fold_once
+
     with _progress(place) as tell:
         figures = fold_once(spark, place, found, tell=tell, say=note)
     _tell_end(figures, json)
@@ -63,8 +70,9 @@ def run(
     """Keep all tables up to date until SIGTERM or Ctrl-C."""
     from ..spark.pipeline import run as keep_running
 
-    place, found = _lake(url, lake)
-    spark = _session(found, master)
+    place = _place(url)
+    found = _lake(place, lake)
+    spark = _session(master)
     stopped = threading.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: stopped.set())
@@ -98,9 +106,10 @@ def rebuild(
 
     if unknown := [name for name in names or [] if name not in KEPT]:
         raise CommandMisused(f"no table {unknown[0]!r} is kept; there are {', '.join(KEPT)}")
-    place, found = _lake(url, lake)
+    place = _place(url)
+    found = _lake(place, lake)
     _check_beginning(place, yes)
-    spark = _session(found, master)
+    spark = _session(master)
     with _progress(place) as tell:
         figures = fold_anew(spark, place, found, names or None, tell=tell, say=note)
     _tell_end(figures, json)
@@ -109,8 +118,10 @@ def rebuild(
 def status(url: Url = None, lake: Folder = None, json: Json = False) -> None:
     """How far each table is; starts no Spark."""
     from ..spark.pipeline import standing
+    from ..spark.pipeline.log import lake_of
 
-    document = standing(*_lake(url, lake))
+    place = _place(url)
+    document = standing(place, lake_of(place, lake))
     if json:
         json_document(document)
         return
@@ -143,11 +154,39 @@ def batch_line(batch: Batch) -> str:
     )
 
 
-def _lake(url: str | None, folder: Path | None) -> tuple[str, Lake]:
+def _place(url: str | None) -> str:
+    return str(load(url=url)["url"].value)
+
+
+def _lake(url: str, folder: Path | None) -> Lake:
+    """The broker's; nobody else writes its tables at this moment."""
+    from ..lake.owner import PIPELINE, writing
     from ..spark.pipeline.log import lake_of
 
-    place = str(load(url=url)["url"].value)
-    return place, lake_of(place, folder)
+    lake = lake_of(url, folder)
+    with writing(lake, PIPELINE):
+        pass  # another one that does is named before Spark takes its seconds
+    return lake
+
+
+def _is_short(url: str) -> bool:
+    """Whether the broker's log is so short that starting is all that takes time."""
+    from pyspark_waypost.broker import Broker
+    from pyspark_waypost.errors import SourceError
+
+    try:
+        return bool(Broker(url).lake(0)["head"] <= SHORT)
+    except (SourceError, KeyError):
+        return False  # what is wrong with it is said where the lake is looked for
+
+
+def _side_by_side(url: str, folder: Path | None, master: str | None) -> tuple[Any, Lake]:
+    """Spark starts while the lake is looked at, which a young broker has to make first."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(_lake, url, folder)
+        return _session(master, brief=True, small=True), looking.result()
 
 
 def _check_beginning(url: str, yes: bool) -> None:
@@ -162,15 +201,12 @@ def _check_beginning(url: str, yes: bool) -> None:
         )
 
 
-def _session(lake: Lake, master: str | None, brief: bool = False) -> Any:
-    from ..lake.owner import PIPELINE, writing
-    from ..spark.session import session
+def _session(master: str | None, brief: bool = False, small: bool = False) -> Any:
+    from ..spark.session import UNCOMPILED, session
 
-    with writing(lake, PIPELINE):
-        pass  # another one that writes now is named before Spark takes its seconds
     note("starting Spark")
     # What goes wrong there is raised here too; Spark would say it in a hundred lines before.
-    return session(NAME, master, log="off", brief=brief)
+    return session(NAME, master, log="off", brief=brief, **(UNCOMPILED if small else {}))
 
 
 @contextmanager

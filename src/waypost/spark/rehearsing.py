@@ -24,7 +24,8 @@ from pyspark.sql.types import StructType
 from ..arrow import EVENTS
 from ..delivery import F as FETCHED
 from ..delivery import L, Q, S
-from .tables import TABLES, of_events
+from .session import UNCOMPILED
+from .tables import KEPT, TABLES, of_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +44,12 @@ def rehearse(spark: SparkSession, folder: Path) -> None:
     events = sealed.where("offset between 10 and 190").unionByName(live.where("offset < 10"))
     for name in TABLES:
         of_events(name, events).toArrow()
+    for setting, value in UNCOMPILED.items():
+        spark.conf.set(setting, value)
+    for name in KEPT:
+        of_events(name, events.coalesce(1)).toArrow()
+    for setting in UNCOMPILED:
+        spark.conf.unset(setting)
     stream = spark.readStream.format("waypost-rehearsal").load()
     query = (
         stream.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
