@@ -4,27 +4,37 @@
 
 Without its server a test skips with the reason at home and fails under CI=true, where nothing may be missing
 silently. The run ends with the commands that install what was missing.
+
+`make test` runs two tests at a time. Those with Spark share one session, so they stay in one process, and begin first, because they take longest.
 """
 
 import os
+from pathlib import Path
 
 import pytest
 
-from scripts.test_servers import SERVERS, Server, table
+from scripts.test_servers import SERVERS, table
 
-MISSED = pytest.StashKey[dict[str, Server]]()
+#: what is longest comes first
+FIRST = ("spark", "integration")
+_ABSENT = "is not on this machine"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[MISSED] = {}
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    folders = {item: item.path.relative_to(tests).parts[0] for item in items if tests in item.path.parents}
+    for item, folder in folders.items():
+        if folder == "spark":
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: FIRST.index(folders[item]) if folders.get(item) in FIRST else len(FIRST))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         for server in (SERVERS[name] for name in marker.args):
             if server.missing():
-                item.config.stash[MISSED][server.name] = server
-                miss(f"{server.name} is not on this machine: {server.install_command()}")
+                miss(f"{server.name} {_ABSENT}: {server.install_command()}")
 
 
 def miss(reason: str) -> None:
@@ -33,9 +43,14 @@ def miss(reason: str) -> None:
     pytest.skip(reason)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    missed = config.stash[MISSED]
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    told = [
+        str(report.longrepr)
+        for kind in ("skipped", "failed", "error")
+        for report in terminalreporter.stats.get(kind, [])
+    ]
+    missed = [server for server in SERVERS.values() if any(f"{server.name} {_ABSENT}" in why for why in told)]
     if missed:
         terminalreporter.section("servers that were missing, and how to get them")
-        for line in table(list(missed.values())):
+        for line in table(missed):
             terminalreporter.line(line)
