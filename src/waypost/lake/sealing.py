@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -166,7 +167,7 @@ def _seal_payloads(source: Source, tables: _Tables, hi: int, portion_bytes: int)
         return 0
     rows = size = 0
     gathered: list[pa.RecordBatch] = []
-    for batch in source.payloads(lo, hi):
+    for batch in _ahead(source.payloads(lo, hi)):
         gathered.append(batch)
         size += batch.nbytes
         if size >= portion_bytes:
@@ -178,7 +179,7 @@ def _seal_payloads(source: Source, tables: _Tables, hi: int, portion_bytes: int)
 
 def _seal_events(source: Source, tables: _Tables, hi: int) -> int:
     lo = tables.next_of(tables.events)
-    return tables.append(tables.events, _read_events(source, lo, hi), lo, hi) if lo <= hi else 0
+    return tables.append(tables.events, _ahead(_read_events(source, lo, hi)), lo, hi) if lo <= hi else 0
 
 
 def _read_events(source: Source, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
@@ -188,3 +189,12 @@ def _read_events(source: Source, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
         if not np.array_equal(table.column("offset").to_numpy(), np.arange(start, end + 1)):
             raise LakeUnusable(f"the store gave {table.num_rows} other rows than offsets {start} to {end}")
         yield from table.to_batches()
+
+
+def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same, the next one being read while the last one is written: each takes about as long as the other."""
+    with ThreadPoolExecutor(1, "waypost-reading") as reader:
+        coming = reader.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = reader.submit(next, batches, None)
+            yield batch
