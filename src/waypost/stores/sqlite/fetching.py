@@ -124,6 +124,7 @@ class Fetching:
         now, young, leases, states = ledger.now, self._young.messages, self._young.leases, queue.states
         consumer = self._names.party(command.consumer)
         until_at = now + (queue.policy.lease_us if command.lease_us is None else command.lease_us)
+        shared = (now, number, consumer, until_at)
         fetched: list[Fetched] = []
         bytes = 0
         is_queue = queue.is_queue
@@ -159,24 +160,8 @@ class Fetching:
                 )
             else:
                 was, attempt, since_at, last = _Q, 1, message.created_at, 0
-                pending.deliveries.append((sequence, number, slot, consumer, now, offset, until_at))
             waited_ms = (now - since_at) // 1_000
-            pending.fetches.append(
-                (
-                    offset,
-                    now,
-                    sequence,
-                    number,
-                    slot,
-                    was,
-                    waited_ms,
-                    attempt,
-                    consumer,
-                    signed(salt),
-                    last,
-                    until_at,
-                )
-            )
+            pending.fetches.add(shared, (offset, sequence, slot, was, waited_ms, attempt, signed(salt), last))
             pending.taken[number, priority] = (sequence, slot)
             states[was] -= 1
             if message.alone and is_queue:

@@ -321,8 +321,11 @@ class Publishing:
         ledger, draw, kinds, young = self._ledger, self._draw, self._kinds, self._young.messages
         #: what is in L by object; and what is compared of the message at hand
         logged, compared = self._names.logged, None
-        add_row, add_result, now = self._rows.messages.append, results.append, ledger.now
+        add_row, add_result, now = self._rows.messages.add, results.append, ledger.now
         make_own_id = id_maker(now)
+        #: what neighbours of a kind share
+        last_kind: _Kind | None = None
+        shared: Row = ()
         #: those of plain messages, by where they go
         ready: dict[tuple[Destination, int], array[int]] = {}
         for command in commands:
@@ -372,20 +375,11 @@ class Publishing:
             else:
                 size, stored = body.size, body.place
                 self._db.execute("insert into bodies values (?, ?)", (stored, sequence))
+            if kind is not last_kind:
+                last_kind, shared = kind, (now, *kind.columns)
+            expires_at = None if ttl_us is None else now + ttl_us
             add_row(
-                (
-                    sequence,
-                    now,
-                    salt,
-                    command.id,
-                    *kind.columns,
-                    priority,
-                    None if ttl_us is None else now + ttl_us,
-                    None,
-                    command.hash,
-                    size,
-                    stored,
-                )
+                shared, (sequence, salt, command.id, priority, expires_at, None, command.hash, size, stored)
             )
             queue = plan.plain
             if queue is None or command.delay_us or ttl_us is not None:
@@ -441,20 +435,22 @@ class Publishing:
         if isinstance(stored, str):
             self._db.execute("insert into bodies values (?, ?)", (stored, sequence))
         envelope = command.envelope
-        self._rows.messages.append(
+        columns = self._columns(envelope, None, ",".join(envelope.topics), self._object(command))
+        expires_at = None if ttl_us is None else ledger.now + ttl_us
+        repeated = None if same_as is None else same_as.encode()
+        self._rows.messages.add(
+            (ledger.now, *columns),
             (
                 sequence,
-                ledger.now,
                 salt,
                 command.id,
-                *self._columns(envelope, None, ",".join(envelope.topics), self._object(command)),
                 command.priority,
-                None if ttl_us is None else ledger.now + ttl_us,
-                None if same_as is None else same_as.encode(),
+                expires_at,
+                repeated,
                 command.hash,
                 command.size,
                 stored,
-            )
+            ),
         )
         return sequence, command.id or make_id(sequence, salt, ledger.now)
 

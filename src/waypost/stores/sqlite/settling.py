@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 
 from ...commands import Confirm, Extend, Extended, Kick, Release, Remove, Settled
-from ...delivery import OPEN, C, F, K, N, Outcome, Q, R, Reason, S, State, Step, X, settle
+from ...delivery import OPEN, C, F, K, N, Outcome, Q, R, Reason, S, State, Step, settle
 from ...destinations import Kind
 from ...errors import ChannelNotFound, QueueNotFound
 from ...message import Entropy, make_id, parse_receipt
@@ -21,11 +21,10 @@ from ...names import ANONYMOUS
 from .names import Destination, Names
 from .pending import SUCCESS, Pending
 from .reading import Reader
-from .rows import OUTCOMES, STATE, Db, pack_path, unsigned
+from .rows import OUTCOMES, STATE, Db, unsigned
 from .slots import Ledger
 from .young import Lease, Young
 
-_SUCCESS_ALONE = pack_path((F, S, X))
 #: plain integers, because an enum's cost more in the hot path
 _F, _S = int(F), int(S)
 _RECEIPTS = """
@@ -135,28 +134,14 @@ class Settling:
     def _succeed(self, offset: int, lease: Lease, queue: Destination, reason: str | None) -> Settled:
         """The short way: a message that was alone in its slot, and is completed with it."""
         ledger, rows = self._ledger, self._rows
-        now, sequence, number = ledger.now, lease.sequence, lease.slot
-        step = ledger.head + 1
+        now, step = ledger.now, ledger.head + 1
         ledger.head += 2
         self._young.leases.pop(offset, None)
         took_ms = (now - lease.fetched_at) // 1_000
-        rows.steps.append(
-            (
-                step,
-                now,
-                sequence,
-                queue.number,
-                number,
-                _SUCCESS_ALONE,
-                took_ms,
-                lease.attempt,
-                lease.consumer,
-                reason,
-                offset,
-            )
+        rows.successes.add(
+            (now, queue.number, reason),
+            (step, lease.sequence, lease.slot, took_ms, lease.attempt, lease.consumer, offset),
         )
-        rows.confirmed.append((now, step, reason, sequence, queue.number, number))
-        rows.settled.append((now, offset))
         states = queue.states
         states[_F] -= 1
         states[_S] += 1
