@@ -62,9 +62,10 @@ class Rows:
         return key
 
     def add(self, shared: Row, own: Row) -> None:
-        if shared is not self._shared and shared != self._shared:
+        if shared is not self._shared:
+            if shared != self._shared:
+                self._runs.append((shared, []))
             self._shared = shared
-            self._runs.append((shared, []))
         self._runs[-1][1].extend(own)
 
     def write(self, db: Db) -> None:

@@ -34,14 +34,6 @@ _RECEIPTS = """
     cross join deliveries d on d.sequence = f.sequence and d.destination = f.destination and d.slot = f.slot"""
 
 
-def _offset_in(receipt: str) -> int:
-    """Where its fetch would stand, 0 for what is no receipt; the whole text is compared by whoever looks there."""
-    try:
-        return int(receipt[: receipt.find("-")], 16)
-    except ValueError:
-        return 0
-
-
 class Settling:
     def __init__(
         self,
@@ -59,12 +51,7 @@ class Settling:
     def confirm_run(self, commands: Sequence[Any], results: list[Any]) -> None:
         leases = self._young.leases
         #: what has no lease in memory is read at once for all
-        older = [
-            text
-            for command in commands
-            for text in command.receipts
-            if (lease := leases.get(_offset_in(text))) is None or lease.receipt != text
-        ]
+        older = [text for command in commands for text in command.receipts if text not in leases]
         parsed = {text: parse_receipt(text) for text in older}
         fetches = self._fetches(receipt[0] for receipt in parsed.values() if receipt is not None)
         for command in commands:
@@ -76,9 +63,9 @@ class Settling:
             plain = command.outcome is Outcome.SUCCESS and not queue.tracked
             settled = []
             for text in command.receipts:
-                lease = leases.get(offset := _offset_in(text)) if plain else None
-                if lease is not None and lease.receipt == text and lease.destination == queue.number:
-                    settled.append(self._succeed(offset, lease, queue, command.reason))
+                lease = leases.get(text) if plain else None
+                if lease is not None and lease.destination == queue.number:
+                    settled.append(self._succeed(lease, queue, command.reason))
                     parsed.pop(text, None)  # what was read of it is no longer true
                     continue
                 if text not in parsed:
@@ -128,19 +115,19 @@ class Settling:
             row[7:9] = OUTCOMES[command.outcome], follows
             return Settled(text, id, follows)
         row[7], row[8] = SUCCESS, _S
-        lease = Lease(text, id, sequence, destination, number, attempt, consumer, fetched_at, size)
-        return self._succeed(offset, lease, queue, command.reason)
+        lease = Lease(offset, text, id, sequence, destination, number, attempt, consumer, fetched_at, size)
+        return self._succeed(lease, queue, command.reason)
 
-    def _succeed(self, offset: int, lease: Lease, queue: Destination, reason: str | None) -> Settled:
+    def _succeed(self, lease: Lease, queue: Destination, reason: str | None) -> Settled:
         """The short way: a message that was alone in its slot, and is completed with it."""
         ledger, rows = self._ledger, self._rows
         now, step = ledger.now, ledger.head + 1
         ledger.head += 2
-        self._young.leases.pop(offset, None)
+        self._young.end_lease(lease.offset)
         took_ms = (now - lease.fetched_at) // 1_000
         rows.successes.add(
             (now, queue.number, reason),
-            (step, lease.sequence, lease.slot, took_ms, lease.attempt, lease.consumer, offset),
+            (step, lease.sequence, lease.slot, took_ms, lease.attempt, lease.consumer, lease.offset),
         )
         states = queue.states
         states[_F] -= 1
