@@ -65,7 +65,7 @@ class Fetching:
         """The plain fetches of one queue share one look at it."""
         looked: dict[Destination, list[Row]] = {}
         #: the last one, if it was plain: requests with one head share one command, and what holds for the first holds for all
-        plain: Fetch | None = None
+        plain: Any = None
         queue: Destination | None = None
         for index, command in enumerate(commands):
             if command is plain and queue is not None and queue.handed_out:
