@@ -43,12 +43,13 @@ class Rows:
     """Rows of one table. Neighbours say most things alike, so those are bound once for all that follow each other: half the
     time of a statement a row, whose repetition would also drive all others out of the connection's cache."""
 
-    def __init__(self, table: str, form: str) -> None:
+    def __init__(self, insert: str, form: str) -> None:
         """`form` are a row's values: ?1, ?2 … those it shares, {} its own, of which the first is the key."""
         self._width = form.count("{}")
         self._inserts = [
-            (rows * self._width, f"insert into {table} values {_numbered(form, rows)}") for rows in _AT_ONCE
+            (rows * self._width, f"{insert} values {_numbered(form, rows)}") for rows in _AT_ONCE
         ]
+        #: (what is shared, what is not, row after row)
         self._runs: list[tuple[Row, list[Any]]] = []
         self._shared: Row = ()
 
@@ -94,18 +95,24 @@ class Pending:
         self._db = db
         #: shared: at, route … traceparent; own: sequence, salt, own_id, priority, expires_at, same_as, hash, size, body
         self.messages = Rows(
-            "messages", "({},?1,{},{},?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,{},{},{},{},{},{})"
+            "insert into messages", "({},?1,{},{},?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,{},{},{},{},{},{})"
         )
+        #: idempotency keys: (producer, key) -> hash, id, state, same_as; looked at before their table
+        self.keys: dict[tuple[int, str], Row] = {}
+        self.keys_at = 0
+        self._keys = Rows("insert or replace into idempotency", "(?1,{},{},?2,{},{},{})")
         #: (destination, priority) -> sequences of plain deliveries
         self.ready: dict[tuple[int, int], array[int]] = {}
         #: shared: at, destination, consumer, until_at; own: offset, sequence, slot, from_state, duration_ms, attempt, salt, previous
-        self.fetches = Rows("fetches", "({},?1,{},?2,{},{},{},{},?3,{},{},?4,null,null,null)")
+        self.fetches = Rows("insert into fetches", "({},?1,{},?2,{},{},{},{},?3,{},{},?4,null,null,null)")
         #: what a fetch changes of deliveries that have a row already
         self.refetched: list[Row] = []
         #: (destination, priority) -> the last (sequence, slot) taken from its front
         self.taken: dict[tuple[int, int], tuple[int, int]] = {}
         #: successes; shared: at, destination, reason; own: offset, sequence, slot, duration_ms, attempt, consumer, previous
-        self.successes = Rows("steps", f"({{}},?1,{{}},?2,{{}},{_SUCCESS_ALONE},{{}},{{}},{{}},?3,{{}})")
+        self.successes = Rows(
+            "insert into steps", f"({{}},?1,{{}},?2,{{}},{_SUCCESS_ALONE},{{}},{{}},{{}},?3,{{}})"
+        )
 
     def add_ready(self, destination: int, priority: int, sequences: array[int]) -> None:
         before = self.ready.get((destination, priority))
@@ -117,7 +124,7 @@ class Pending:
     def clear(self) -> None:
         for rows in (self.messages, self.fetches, self.successes):
             rows.clear()
-        for taken in (self.ready, self.refetched, self.taken):
+        for taken in (self.keys, self.ready, self.refetched, self.taken):
             taken.clear()
 
     def flush(self) -> None:
@@ -125,12 +132,17 @@ class Pending:
         db = self._db
         if self.messages:
             self.messages.write(db)
-            for (destination, priority), sequences in self.ready.items():
-                db.execute(
-                    "insert into ready select ?2, ?3, value, 0, 0 from carray(?1)",
-                    (apsw.carray(sequences), destination, priority),
-                )
-            self.ready.clear()
+        if self.keys:
+            for (producer, key), answer in self.keys.items():
+                self._keys.add((producer, self.keys_at), (key, *answer))
+            self._keys.write(db)
+            self.keys.clear()
+        for (destination, priority), sequences in self.ready.items():
+            db.execute(
+                "insert into ready select ?2, ?3, value, 0, 0 from carray(?1)",
+                (apsw.carray(sequences), destination, priority),
+            )
+        self.ready.clear()
         if self.fetches:
             first = self.fetches.first
             self.fetches.write(db)

@@ -171,17 +171,19 @@ class Publishing:
         stored = self._remembered(*scope)
         known = keys.get(scope) if stored is None else stored[0]
         if known is not None and known != command.hash:
-            raise IdempotencyConflict(f"Idempotency-Key {scope[1]!r} came with another body before")
+            raise _conflict(scope[1])
         keys[scope] = command.hash
         return known
 
     def _remembered(self, producer: str | None, key: str) -> Row | None:
         """(hash, id, state, same_as) of the first answer, while it is kept."""
-        number = 0 if producer is None else self._names.party(producer)
-        row: Row | None = self._db.execute(
-            "select hash, id, state, same_as from idempotency where producer = ? and key = ? and at > ?",
-            (number, key, self._ledger.now - IDEMPOTENCY_KEPT_US),
-        ).get
+        scope = (0 if producer is None else self._names.party(producer), key)
+        row: Row | None = self._rows.keys.get(scope)
+        if row is None:
+            row = self._db.execute(
+                "select hash, id, state, same_as from idempotency where producer = ? and key = ? and at > ?",
+                (*scope, self._ledger.now - IDEMPOTENCY_KEPT_US),
+            ).get
         return row
 
     def _own_id_hash(self, command: Publish, ids: dict[str, bytes]) -> bytes | None:
@@ -332,9 +334,17 @@ class Publishing:
             envelope, body = command.envelope, command.body
             kind = kinds.get(id(envelope))
             named = command.id is not None or command.idempotency_key is not None
+            if named:
+                try:
+                    known = self._first_answer(command)
+                except Refused as refusal:
+                    add_result(refusal)
+                    continue
+                if known is not None:
+                    add_result(known)
+                    continue
             if (
-                named
-                or kind is None
+                kind is None
                 or kind.envelope is not envelope
                 or kind.queue != command.queue
                 or command.hold
@@ -342,12 +352,6 @@ class Publishing:
             ):
                 self._make_ready(ready)
                 try:
-                    if named:
-                        self._check((command,))
-                        known = self._first_answer(command)
-                        if known is not None:
-                            add_result(known)
-                            continue
                     if self._holds(command):
                         add_result(self._log_held(command))
                         continue
@@ -500,16 +504,17 @@ class Publishing:
                     self._ledger.note_latest(queue, sequence, plan.object, key)
 
     def _first_answer(self, command: Publish) -> Published | None:
+        """Of a message that is here already. Raises for another one under its key or id."""
         if command.idempotency_key is not None:
             row = self._remembered(command.envelope.producer, command.idempotency_key)
             if row is not None:
+                if row[0] != command.hash:
+                    raise _conflict(command.idempotency_key)
                 return Published(row[1], STATE[row[2]], row[3])
-        if command.id is None:
+        if command.id is None or self._own_id_hash(command, {}) is None:
             return None
-        self._rows.flush()
         sequence = self._reader.sequence_of(command.id)
-        if sequence is None:
-            return None
+        assert sequence is not None
         known = self._reader.published(sequence, command.id)
         self._remember_key(command, known)
         return known
@@ -522,15 +527,10 @@ class Publishing:
     def _remember_key(self, command: Publish, published: Published) -> None:
         if command.idempotency_key is not None:
             producer = command.envelope.producer
-            self._db.execute(
-                "insert or replace into idempotency values (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    0 if producer is None else self._names.party(producer),
-                    command.idempotency_key,
-                    command.hash,
-                    self._ledger.now,
-                    published.id,
-                    published.state,
-                    published.same_as,
-                ),
-            )
+            scope = (0 if producer is None else self._names.party(producer), command.idempotency_key)
+            self._rows.keys[scope] = (command.hash, published.id, published.state, published.same_as)
+            self._rows.keys_at = self._ledger.now
+
+
+def _conflict(key: str) -> IdempotencyConflict:
+    return IdempotencyConflict(f"Idempotency-Key {key!r} came with another body before")
