@@ -71,15 +71,16 @@ def make_id(sequence: int, salt: int, created_at: int) -> str:
 
 
 def id_maker(created_at: int) -> Callable[[int, int], str]:
-    """`make_id` for the messages of one moment."""
-    start, high = "", -1
+    """`make_id` for the messages of one moment, in the order of their sequences, and with salts of the right size."""
+    #: the first part, and the sequences from `low` on, before `high`, that it stands for
+    start, low, high = "", 0, 0
 
     def make(sequence: int, salt: int) -> str:
-        nonlocal start, high
-        if sequence >> _LOW_BITS != high:
-            high = sequence >> _LOW_BITS
-            start = _first_part(created_at // 1_000, high)
-        return start + "%012x" % ((sequence & _LOW_MASK) << _SALT_BITS | salt & SALT_MASK)
+        nonlocal start, low, high
+        if sequence >= high:
+            low = sequence & ~_LOW_MASK
+            start, high = _first_part(created_at // 1_000, sequence >> _LOW_BITS), low + _LOW_MASK + 1
+        return start + ((sequence - low) << _SALT_BITS | salt).to_bytes(6, "big").hex()
 
     return make
 

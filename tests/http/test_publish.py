@@ -125,6 +125,28 @@ def test_a_repeat_with_the_same_idempotency_key_changes_nothing(broker: BrokerIn
     assert broker.publish("/in/fruit?producer=p2", "y", idempotency_key="k1") != first.json()["id"]
 
 
+def test_requests_that_differ_in_their_idempotency_key_alone_are_messages_alike(
+    broker: BrokerInThread,
+) -> None:
+    sent = [
+        broker.publish("/in/fruit?ttl=60", "x", idempotency_key=f"k{number % 3}", waypost_meta_a="b")
+        for number in range(6)
+    ]
+    assert sent[:3] == sent[3:]
+    assert len(set(sent)) == 3
+    for id in sent[:3]:
+        message = broker.ask("GET", f"/v1/messages/{id}").json()
+        assert (message["meta"], message["topics"], message["state"]) == ({"a": "b"}, ["fruit"], "Q")
+    for _ in range(3):
+        twice = broker.ask("POST", "/in/fruit?idempotencyKey=q1", "x", idempotency_key="k9")
+        assert (twice.status, twice.code) == (400, "SAID_TWICE")
+        agreed = broker.ask("POST", "/in/fruit?idempotencyKey=q1", "x", idempotency_key="q1")
+        assert agreed.status == 201
+        refused = broker.ask("POST", "/in/fruit?dealy=1", "x", idempotency_key="k10")
+        assert (refused.status, refused.code) == (400, "UNKNOWN_PARAMETER")
+    assert len(broker.events()) == 8
+
+
 def test_a_full_queue_is_429_and_a_message_of_two_queues_enters_neither(broker: BrokerInThread) -> None:
     broker.ask("PUT", "/v1/queues/small", '{"maxMessages": 1}')
     broker.publish("/in/small")

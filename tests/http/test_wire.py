@@ -240,6 +240,55 @@ def test_kept_heads_are_bounded(served: Started) -> None:
     assert max(len(heads._seen), len(heads._aims), len(heads._fields)) <= KEPT_HEADS
 
 
+def test_heads_that_differ_in_their_idempotency_key_are_read_as_one_with_its_key(served: Started) -> None:
+    heads = served.server.heads
+    lines = [b"Host: localhost", b"Content-Length: 3", b"Accept: */*"]
+
+    def read(place: int, line: bytes) -> Head:
+        return heads.read(b"\r\n".join([b"POST /echo HTTP/1.1", *lines[:place], line, *lines[place:]]))
+
+    written = (
+        b"Idempotency-Key: k%d",
+        b"idempotency-key: k%d",
+        b"Idempotency-Key:\tk%d",
+        b"IDEMPOTENCY-KEY: k%d",
+    )
+    number = 0
+    for place in range(4):
+        for line in written:
+            number += 1
+            head = read(place, line % number)
+            wanted = {
+                "host": "localhost",
+                "content-length": "3",
+                "accept": "*/*",
+                "idempotency-key": f"k{number}",
+            }
+            assert (head.headers, head.content_length, head.simple) == (wanted, 3, True)
+    (known,) = heads.known
+    assert b"empotency" not in known, "what is kept is the head without its key"
+
+
+@pytest.mark.parametrize(
+    ("limits", "lines", "code"),
+    [
+        (Limits(), [b"Idempotency-Key: a", b"Idempotency-Key: b"], "REPEATED_HEADER"),
+        (Limits(), [b"Idempotency-Key: a", b"IDEMPOTENCY-KEY: b"], "REPEATED_HEADER"),
+        (Limits(headers=2), [b"Idempotency-Key: a", b"A: b"], "TOO_MANY_HEADERS"),
+        (Limits(header_bytes=60), [b"Idempotency-Key: " + b"a" * 40], "HEADERS_TOO_LARGE"),
+        (Limits(), [b"Idempotency-Key: a", b"A : b"], "BAD_HEADER"),
+    ],
+)
+def test_an_idempotency_key_hides_nothing_that_is_wrong(
+    limits: Limits, lines: list[bytes], code: str
+) -> None:
+    heads = Heads(Desk().routes(), Site("127.0.0.1"), limits)
+    for _ in range(3):
+        with pytest.raises(Problem) as wrong:
+            heads.read(b"\r\n".join([b"GET /seen/a/b HTTP/1.1", b"Host: localhost", *lines]))
+        assert wrong.value.code == code
+
+
 def test_a_known_head_that_is_cut_short_is_not_taken_for_a_request(served: Started) -> None:
     # long enough for the head and one byte more to pass for a whole request without its empty line
     head = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 54"
@@ -1195,6 +1244,7 @@ LINES = [
     *(b"Transfer-Encoding: chunked, identity", b"Connection: close", b"Connection: keep-alive"),
     *(b"Host: localhost", b"Expect: 100-continue", b"Upgrade: h2c", b"B: \x00", b"B: \x7f", b"B: \xc3\xbc"),
     *(b"B: \xfc", b"B: x\ry", b"B: x\ny", b"B\x00: c", b"B(: c"),
+    *(b"Idempotency-Key: a", b"idempotency-key: b", b"Idempotency-Key:c", b"Idempotency-Key: d e"),
 ]
 
 

@@ -8,6 +8,7 @@ import pytest
 from waypost.message import (
     SALT_MASK,
     MessageId,
+    id_maker,
     make_id,
     make_receipt,
     parse_id,
@@ -23,6 +24,13 @@ NOW = 1_800_000_000_123_456
 @pytest.mark.parametrize("salt", [0, 1, 2**26 - 1])
 def test_an_id_comes_apart_as_it_was_made(sequence: int, salt: int) -> None:
     assert parse_id(make_id(sequence, salt, NOW)) == MessageId(sequence, salt, NOW // 1_000)
+
+
+def test_ids_of_one_moment_are_those_made_one_by_one() -> None:
+    make = id_maker(NOW)
+    for sequence in (1, 2, 2**22 - 1, 2**22, 2**22 + 1, 2**36 + 5, 2**48 - 1):
+        for salt in (0, 1, SALT_MASK):
+            assert make(sequence, salt) == make_id(sequence, salt, NOW)
 
 
 def test_an_id_is_a_valid_uuid_of_version_7_with_its_time() -> None:

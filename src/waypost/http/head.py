@@ -10,8 +10,9 @@ served (no such path, foreign Host, repeated parameter) stands in `Head.refusal`
 
 Clients repeat themselves: the same head, byte by byte, thousands of times. So heads are kept (`Heads.known`),
 by exactly the bytes that this strict reader accepted, and a repeated head costs one look-up. A head is
-admitted when it is seen the second time: one that carries an idempotency key would only push out the useful
-ones. For such heads the single lines are kept in the same way.
+admitted when it is seen the second time: one that is never sent again would only push out the useful
+ones. A head with an Idempotency-Key is the head without that line, which is known, and a key. For other heads that differ in a
+line or two the single lines are kept in the same way.
 
 The reader is hand-written rather than httptools (llhttp). Once the whole head lies in one buffer, two
 expressions say all of the grammar, and what llhttp lets through had to be checked anyway: a missing or
@@ -33,6 +34,9 @@ _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _LINE = re.compile(rb"(%b) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])" % _TOKEN)
 #: Does not begin with a blank (folding), holds no control byte but TAB.
 _FIELD = re.compile(rb"(%b):([\t\x20-\x7e\x80-\xff]*)" % _TOKEN)
+#: An Idempotency-Key as clients write it; in any other form it is a line like the others.
+_KEY_LINE = re.compile(rb"\r\n[Ii]dempotency-[Kk]ey: ([\x21-\x7e]+)(?=\r\n|\Z)")
+_KEY = "idempotency-key"
 _VERSION = re.compile(rb"HTTP/[0-9]+(?:\.[0-9]+)?")
 _BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")
 _NOT_A_METHOD = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")
@@ -91,6 +95,8 @@ class Head:
     simple: bool
     #: For the handler.
     parsed: Any = None
+    #: The same head without its Idempotency-Key, for heads that differ in nothing else.
+    alike: "Head | None" = None
 
 
 def _unserved(request: Any) -> NoReturn:
@@ -134,6 +140,42 @@ class Heads:
 
     def read(self, raw: bytes) -> Head:
         """The head in these bytes, without the empty line. Raises Problem when framing is in doubt."""
+        key = _KEY_LINE.search(raw)
+        head = None if key is None else self._read_keyed(raw, key)
+        return head or self._read(raw)
+
+    def _read_keyed(self, raw: bytes, key: re.Match[bytes]) -> Head | None:
+        """A head by what all say that differ from it in their key alone; None: it needs more care."""
+        rest = raw[: key.start()] + raw[key.end() :]
+        alike = self.known.get(rest) or self._read(rest)
+        if (
+            not alike.simple
+            or not alike.route.cacheable
+            or _KEY in alike.headers
+            or raw.count(b"\r\n") > self.limits.headers
+            or len(raw) - raw.find(b"\r\n") - 2 > self.limits.header_bytes
+        ):
+            return None
+        return Head(
+            alike.method,
+            alike.target,
+            alike.path,
+            alike.route,
+            alike.params,
+            alike.query,
+            {**alike.headers, _KEY: key[1].decode()},
+            alike.content_length,
+            alike.keep_alive,
+            alike.expect_continue,
+            alike.modern,
+            None,
+            alike.max_body,
+            alike.plain,
+            alike.simple,
+            alike=alike,
+        )
+
+    def _read(self, raw: bytes) -> Head:
         line, *lines = raw.split(b"\r\n")
         aim = self._aims.get(line) or self._read_line(line)
         headers = self._read_fields(lines, len(raw) - len(line) - 2)

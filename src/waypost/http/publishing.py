@@ -102,6 +102,20 @@ def plan(head: Head) -> Plan:
     return Plan(_envelope(head, topics), more)
 
 
+def _plan(head: Head, check: Callable[[Head], None] | None) -> Plan:
+    """Of a head seen for the first time; heads that differ in their key alone share the rest of it."""
+    alike = head.alike
+    if alike is not None:
+        shared: Plan = alike.parsed or _plan(alike, check)
+        alike.parsed = shared
+        if "idempotency_key" not in shared.more:
+            key = check_idempotency_key(head.headers["idempotency-key"])
+            return Plan(shared.envelope, {**shared.more, "idempotency_key": key})
+    if check is not None:
+        check(head)
+    return plan(head)
+
+
 def _topics(given: list[str]) -> tuple[str, ...]:
     try:
         return check_topics(given)
@@ -147,9 +161,7 @@ def publisher(
         planned: Plan | None = head.parsed
         if planned is None:
             try:
-                if check is not None:
-                    check(head)
-                planned = head.parsed = plan(head)
+                planned = head.parsed = _plan(head, check)
             except Refused as refused:
                 refuse(request, refused)
                 return

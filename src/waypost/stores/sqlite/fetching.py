@@ -64,7 +64,14 @@ class Fetching:
     def run(self, commands: Sequence[Any], results: list[Any]) -> None:
         """The plain fetches of one queue share one look at it."""
         looked: dict[Destination, list[Row]] = {}
+        #: the last one, if it was plain: requests with one head share one command, and what holds for the first holds for all
+        plain: Any = None
+        queue: Destination | None = None
         for index, command in enumerate(commands):
+            if command is plain and queue is not None and queue.handed_out:
+                results.append(self._fetch_plain(queue, command, looked[queue]))
+                continue
+            plain = None
             queue = self._names.existing[command.kind].get(command.queue)
             if queue is None:
                 missing = QueueNotFound if command.kind is Kind.QUEUE else ChannelNotFound
@@ -90,6 +97,7 @@ class Fetching:
                         if other.queue == command.queue and other.kind is command.kind
                     )
                     rows = looked[queue] = self._look(queue, wanted)
+                plain = command
                 results.append(self._fetch_plain(queue, command, rows))
 
     def _look(self, queue: Destination, limit: int) -> list[Row]:
@@ -121,9 +129,11 @@ class Fetching:
 
     def _fetch_plain(self, queue: Destination, command: Fetch, rows: list[Row]) -> list[Fetched]:
         ledger, pending, wanted, number = self._ledger, self._rows, command.n, queue.number
-        now, young, leases, states = ledger.now, self._young.messages, self._young.leases, queue.states
+        now, young, states = ledger.now, self._young.messages, queue.states
+        leases, receipts = self._young.leases, self._young.receipts
         consumer = self._names.party(command.consumer)
         until_at = now + (queue.policy.lease_us if command.lease_us is None else command.lease_us)
+        shared = (now, number, consumer, until_at)
         fetched: list[Fetched] = []
         bytes = 0
         is_queue = queue.is_queue
@@ -159,29 +169,14 @@ class Fetching:
                 )
             else:
                 was, attempt, since_at, last = _Q, 1, message.created_at, 0
-                pending.deliveries.append((sequence, number, slot, consumer, now, offset, until_at))
             waited_ms = (now - since_at) // 1_000
-            pending.fetches.append(
-                (
-                    offset,
-                    now,
-                    sequence,
-                    number,
-                    slot,
-                    was,
-                    waited_ms,
-                    attempt,
-                    consumer,
-                    signed(salt),
-                    last,
-                    until_at,
-                )
-            )
+            pending.fetches.add(shared, (offset, sequence, slot, was, waited_ms, attempt, signed(salt), last))
             pending.taken[number, priority] = (sequence, slot)
             states[was] -= 1
             if message.alone and is_queue:
-                leases[offset] = Lease(
-                    receipt, message.id, sequence, number, slot, attempt, consumer, now, size
+                receipts[offset] = receipt
+                leases[receipt] = Lease(
+                    offset, receipt, message.id, sequence, number, slot, attempt, consumer, now, size
                 )
             fetched.append(
                 Fetched(

@@ -95,6 +95,8 @@ def connect(path: Path, synchronous: str = "full") -> apsw.Connection:
     """A connection with the settings the promise rests on."""
     connection = apsw.Connection(str(path), statementcachesize=200)
     connection.set_busy_timeout(BUSY_MS)
+    # Plans do not depend on what is bound: else a statement with `limit ?` is prepared anew each time it is run.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.execute("pragma temp_store = memory; pragma wal_autocheckpoint = 0; pragma cache_size = -8192")
     connection.execute("pragma secure_delete = fast")
     # Only macOS knows these; there a plain fsync does not reach the disk.

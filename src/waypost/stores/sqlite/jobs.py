@@ -97,13 +97,6 @@ class Jobs:
         ).get
         return found is not None
 
-    def next_at(self) -> int | None:
-        """When the next of those that wait may go on."""
-        at: int | None = self._db.execute(
-            "select min(next_at) from jobs where ended_at is null and next_at > ?", (self._ledger.now,)
-        ).get
-        return at
-
     def _work_on(self, kind: JobKind, slot: Slot, consumer: str | None) -> bool:
         """Whether it was one that the job may touch."""
         if slot.state not in JOB_STATES[kind] or slot.queue.deleted != (kind is JobKind.DELETE):

@@ -171,17 +171,19 @@ class Publishing:
         stored = self._remembered(*scope)
         known = keys.get(scope) if stored is None else stored[0]
         if known is not None and known != command.hash:
-            raise IdempotencyConflict(f"Idempotency-Key {scope[1]!r} came with another body before")
+            raise _conflict(scope[1])
         keys[scope] = command.hash
         return known
 
     def _remembered(self, producer: str | None, key: str) -> Row | None:
         """(hash, id, state, same_as) of the first answer, while it is kept."""
-        number = 0 if producer is None else self._names.party(producer)
-        row: Row | None = self._db.execute(
-            "select hash, id, state, same_as from idempotency where producer = ? and key = ? and at > ?",
-            (number, key, self._ledger.now - IDEMPOTENCY_KEPT_US),
-        ).get
+        scope = (0 if producer is None else self._names.party(producer), key)
+        row: Row | None = self._rows.keys.get(scope)
+        if row is None:
+            row = self._db.execute(
+                "select hash, id, state, same_as from idempotency where producer = ? and key = ? and at > ?",
+                (*scope, self._ledger.now - IDEMPOTENCY_KEPT_US),
+            ).get
         return row
 
     def _own_id_hash(self, command: Publish, ids: dict[str, bytes]) -> bytes | None:
@@ -321,17 +323,28 @@ class Publishing:
         ledger, draw, kinds, young = self._ledger, self._draw, self._kinds, self._young.messages
         #: what is in L by object; and what is compared of the message at hand
         logged, compared = self._names.logged, None
-        add_row, add_result, now = self._rows.messages.append, results.append, ledger.now
+        add_row, add_result, now = self._rows.messages.add, results.append, ledger.now
         make_own_id = id_maker(now)
+        #: what neighbours of a kind share
+        last_kind: _Kind | None = None
+        shared: Row = ()
         #: those of plain messages, by where they go
         ready: dict[tuple[Destination, int], array[int]] = {}
         for command in commands:
             envelope, body = command.envelope, command.body
             kind = kinds.get(id(envelope))
             named = command.id is not None or command.idempotency_key is not None
+            if named:
+                try:
+                    known = self._first_answer(command)
+                except Refused as refusal:
+                    add_result(refusal)
+                    continue
+                if known is not None:
+                    add_result(known)
+                    continue
             if (
-                named
-                or kind is None
+                kind is None
                 or kind.envelope is not envelope
                 or kind.queue != command.queue
                 or command.hold
@@ -339,12 +352,6 @@ class Publishing:
             ):
                 self._make_ready(ready)
                 try:
-                    if named:
-                        self._check((command,))
-                        known = self._first_answer(command)
-                        if known is not None:
-                            add_result(known)
-                            continue
                     if self._holds(command):
                         add_result(self._log_held(command))
                         continue
@@ -372,20 +379,11 @@ class Publishing:
             else:
                 size, stored = body.size, body.place
                 self._db.execute("insert into bodies values (?, ?)", (stored, sequence))
+            if kind is not last_kind:
+                last_kind, shared = kind, (now, *kind.columns)
+            expires_at = None if ttl_us is None else now + ttl_us
             add_row(
-                (
-                    sequence,
-                    now,
-                    salt,
-                    command.id,
-                    *kind.columns,
-                    priority,
-                    None if ttl_us is None else now + ttl_us,
-                    None,
-                    command.hash,
-                    size,
-                    stored,
-                )
+                shared, (sequence, salt, command.id, priority, expires_at, None, command.hash, size, stored)
             )
             queue = plan.plain
             if queue is None or command.delay_us or ttl_us is not None:
@@ -441,20 +439,22 @@ class Publishing:
         if isinstance(stored, str):
             self._db.execute("insert into bodies values (?, ?)", (stored, sequence))
         envelope = command.envelope
-        self._rows.messages.append(
+        columns = self._columns(envelope, None, ",".join(envelope.topics), self._object(command))
+        expires_at = None if ttl_us is None else ledger.now + ttl_us
+        repeated = None if same_as is None else same_as.encode()
+        self._rows.messages.add(
+            (ledger.now, *columns),
             (
                 sequence,
-                ledger.now,
                 salt,
                 command.id,
-                *self._columns(envelope, None, ",".join(envelope.topics), self._object(command)),
                 command.priority,
-                None if ttl_us is None else ledger.now + ttl_us,
-                None if same_as is None else same_as.encode(),
+                expires_at,
+                repeated,
                 command.hash,
                 command.size,
                 stored,
-            )
+            ),
         )
         return sequence, command.id or make_id(sequence, salt, ledger.now)
 
@@ -504,16 +504,17 @@ class Publishing:
                     self._ledger.note_latest(queue, sequence, plan.object, key)
 
     def _first_answer(self, command: Publish) -> Published | None:
+        """Of a message that is here already. Raises for another one under its key or id."""
         if command.idempotency_key is not None:
             row = self._remembered(command.envelope.producer, command.idempotency_key)
             if row is not None:
+                if row[0] != command.hash:
+                    raise _conflict(command.idempotency_key)
                 return Published(row[1], STATE[row[2]], row[3])
-        if command.id is None:
+        if command.id is None or self._own_id_hash(command, {}) is None:
             return None
-        self._rows.flush()
         sequence = self._reader.sequence_of(command.id)
-        if sequence is None:
-            return None
+        assert sequence is not None
         known = self._reader.published(sequence, command.id)
         self._remember_key(command, known)
         return known
@@ -526,15 +527,10 @@ class Publishing:
     def _remember_key(self, command: Publish, published: Published) -> None:
         if command.idempotency_key is not None:
             producer = command.envelope.producer
-            self._db.execute(
-                "insert or replace into idempotency values (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    0 if producer is None else self._names.party(producer),
-                    command.idempotency_key,
-                    command.hash,
-                    self._ledger.now,
-                    published.id,
-                    published.state,
-                    published.same_as,
-                ),
-            )
+            scope = (0 if producer is None else self._names.party(producer), command.idempotency_key)
+            self._rows.keys[scope] = (command.hash, published.id, published.state, published.same_as)
+            self._rows.keys_at = self._ledger.now
+
+
+def _conflict(key: str) -> IdempotencyConflict:
+    return IdempotencyConflict(f"Idempotency-Key {key!r} came with another body before")

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 
 from ...commands import Confirm, Extend, Extended, Kick, Release, Remove, Settled
-from ...delivery import OPEN, C, F, K, N, Outcome, Q, R, Reason, S, State, Step, X, settle
+from ...delivery import OPEN, C, F, K, N, Outcome, Q, R, Reason, S, State, Step, settle
 from ...destinations import Kind
 from ...errors import ChannelNotFound, QueueNotFound
 from ...message import Entropy, make_id, parse_receipt
@@ -21,11 +21,10 @@ from ...names import ANONYMOUS
 from .names import Destination, Names
 from .pending import SUCCESS, Pending
 from .reading import Reader
-from .rows import OUTCOMES, STATE, Db, pack_path, unsigned
+from .rows import OUTCOMES, STATE, Db, unsigned
 from .slots import Ledger
 from .young import Lease, Young
 
-_SUCCESS_ALONE = pack_path((F, S, X))
 #: plain integers, because an enum's cost more in the hot path
 _F, _S = int(F), int(S)
 _RECEIPTS = """
@@ -33,14 +32,6 @@ _RECEIPTS = """
            d.state, d.last, m.at, m.salt, m.own_id, m.route, m.size
     from carray(?) c cross join fetches f on f."offset" = c.value cross join messages m on m.sequence = f.sequence
     cross join deliveries d on d.sequence = f.sequence and d.destination = f.destination and d.slot = f.slot"""
-
-
-def _offset_in(receipt: str) -> int:
-    """Where its fetch would stand, 0 for what is no receipt; the whole text is compared by whoever looks there."""
-    try:
-        return int(receipt[: receipt.find("-")], 16)
-    except ValueError:
-        return 0
 
 
 class Settling:
@@ -60,12 +51,7 @@ class Settling:
     def confirm_run(self, commands: Sequence[Any], results: list[Any]) -> None:
         leases = self._young.leases
         #: what has no lease in memory is read at once for all
-        older = [
-            text
-            for command in commands
-            for text in command.receipts
-            if (lease := leases.get(_offset_in(text))) is None or lease.receipt != text
-        ]
+        older = [text for command in commands for text in command.receipts if text not in leases]
         parsed = {text: parse_receipt(text) for text in older}
         fetches = self._fetches(receipt[0] for receipt in parsed.values() if receipt is not None)
         for command in commands:
@@ -77,9 +63,9 @@ class Settling:
             plain = command.outcome is Outcome.SUCCESS and not queue.tracked
             settled = []
             for text in command.receipts:
-                lease = leases.get(offset := _offset_in(text)) if plain else None
-                if lease is not None and lease.receipt == text and lease.destination == queue.number:
-                    settled.append(self._succeed(offset, lease, queue, command.reason))
+                lease = leases.get(text) if plain else None
+                if lease is not None and lease.destination == queue.number:
+                    settled.append(self._succeed(lease, queue, command.reason))
                     parsed.pop(text, None)  # what was read of it is no longer true
                     continue
                 if text not in parsed:
@@ -129,34 +115,20 @@ class Settling:
             row[7:9] = OUTCOMES[command.outcome], follows
             return Settled(text, id, follows)
         row[7], row[8] = SUCCESS, _S
-        lease = Lease(text, id, sequence, destination, number, attempt, consumer, fetched_at, size)
-        return self._succeed(offset, lease, queue, command.reason)
+        lease = Lease(offset, text, id, sequence, destination, number, attempt, consumer, fetched_at, size)
+        return self._succeed(lease, queue, command.reason)
 
-    def _succeed(self, offset: int, lease: Lease, queue: Destination, reason: str | None) -> Settled:
+    def _succeed(self, lease: Lease, queue: Destination, reason: str | None) -> Settled:
         """The short way: a message that was alone in its slot, and is completed with it."""
         ledger, rows = self._ledger, self._rows
-        now, sequence, number = ledger.now, lease.sequence, lease.slot
-        step = ledger.head + 1
+        now, step = ledger.now, ledger.head + 1
         ledger.head += 2
-        self._young.leases.pop(offset, None)
+        self._young.end_lease(lease.offset)
         took_ms = (now - lease.fetched_at) // 1_000
-        rows.steps.append(
-            (
-                step,
-                now,
-                sequence,
-                queue.number,
-                number,
-                _SUCCESS_ALONE,
-                took_ms,
-                lease.attempt,
-                lease.consumer,
-                reason,
-                offset,
-            )
+        rows.successes.add(
+            (now, queue.number, reason),
+            (step, lease.sequence, lease.slot, took_ms, lease.attempt, lease.consumer, lease.offset),
         )
-        rows.confirmed.append((now, step, reason, sequence, queue.number, number))
-        rows.settled.append((now, offset))
         states = queue.states
         states[_F] -= 1
         states[_S] += 1

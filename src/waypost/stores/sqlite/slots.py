@@ -169,7 +169,7 @@ class Ledger:
         was, queue = slot.state, slot.queue
         path = [was, *step.path]
         now = self.now
-        self._young.leases.pop(slot.last, None)
+        self._young.end_lease(slot.last)
         slot.state, slot.reason = step.state, step.reason
         if slot.state in (S, K) and self._completes(slot):
             path.append(X)
@@ -510,7 +510,7 @@ class Ledger:
         for (last,) in self._db.execute(
             "select last from deliveries where sequence = ?", (slot.sequence,)
         ).fetchall():
-            self._young.leases.pop(last, None)
+            self._young.end_lease(last)
         states = dict(self._reader.states(slot.sequence, slot.route))
         if (queue.number, 0) not in states:
             self.begin(self.later_slot(slot.sequence, queue, 0, reason=Reason.DEAD_LETTER))

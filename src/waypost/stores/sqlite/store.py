@@ -340,9 +340,9 @@ class SqliteStore:
                 (ready if place.is_queue else ready_channels)[place.name] = place.handed_out
         if ledger.timed or (self._job_at is not None and self._job_at <= ledger.now):
             ledger.timed = False
-            self._working, self._job_at = self._jobs.working(), self._jobs.next_at()
-            dues = [at for at in (*self._db.execute(_NEXT_DUE).get, self._job_at) if at is not None]
-            self._due_at = min(dues, default=None)
+            due_at, expires_at, working, self._job_at = self._db.execute(_DUE, (ledger.now,)).get
+            dues = [at for at in (due_at, expires_at, self._job_at) if at is not None]
+            self._due_at, self._working = min(dues, default=None), working is not None
         return Applied(results, ready, self._due_at, self._working, ready_channels, ledger.logged)
 
     def _save_head(self) -> None:
@@ -643,7 +643,10 @@ def _figures(place: Destination) -> dict[str, Any]:
 
 
 _BODY_BYTES = "select sum(size) from bodies cross join messages on messages.sequence = bodies.sequence"
-_NEXT_DUE = """
+#: the next lease or delay, the next ttl; whether a job may go on now, and when the next may
+_DUE = """
     select (select due_at from deliveries where due_at is not null order by due_at limit 1),
            (select expires_at from deliveries where expires_at is not null and state in (3, 7)
-            order by expires_at limit 1)"""
+            order by expires_at limit 1),
+           (select 1 from jobs where ended_at is null and next_at <= ?1 limit 1),
+           (select min(next_at) from jobs where ended_at is null and next_at > ?1)"""

@@ -32,6 +32,7 @@ class Message(msgspec.Struct, gc=False):
 class Lease(msgspec.Struct, gc=False):
     """A fetch whose slot is fetched, by this very fetch, and whose message has no other slot."""
 
+    offset: int
     receipt: str
     message_id: str
     sequence: int
@@ -47,8 +48,10 @@ class Young:
     def __init__(self) -> None:
         #: by sequence; a fetch takes its message out
         self.messages: dict[int, Message] = {}
-        #: by the fetch's offset
-        self.leases: dict[int, Lease] = {}
+        #: by receipt
+        self.leases: dict[str, Lease] = {}
+        #: and their receipts, by the fetch's offset
+        self.receipts: dict[int, str] = {}
 
     def trim(self) -> None:
         """Once a group. A backlog longer than this is read from the file, so its young end is not worth keeping."""
@@ -56,7 +59,14 @@ class Young:
             self.messages.clear()
         if len(self.leases) > MOST_LEASES:
             self.leases.clear()
+            self.receipts.clear()
+
+    def end_lease(self, offset: int) -> None:
+        receipt = self.receipts.pop(offset, None)
+        if receipt is not None:
+            del self.leases[receipt]
 
     def clear(self) -> None:
         self.messages.clear()
         self.leases.clear()
+        self.receipts.clear()
