@@ -112,6 +112,7 @@ from .pace import next_at, slice_of
 from .things import (
     Content,
     Destination,
+    Fetches,
     Fetching,
     Message,
     OpenJob,
@@ -927,7 +928,7 @@ def _may_have(consumer: str, slot: Slot) -> bool:
     )
 
 
-def selects(filter: Filter, slot: Slot, rows: Rows) -> bool:
+def selects(filter: Filter, slot: Slot, rows: Fetches) -> bool:
     message, queue = slot.message, slot.queue
     if not selects_message(filter, message.envelope):
         return False

@@ -128,6 +128,8 @@ class Slot:
     refused: set[str] = field(default_factory=set)
     #: the offset of the fetch whose receipt counts; None: none does
     fetch: int | None = None
+    #: in a queue ordered by key: another message of its key comes first. Kept by stores that do not look through everything.
+    blocked: bool = False
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -227,7 +229,15 @@ class Remembered(NamedTuple):
     at: int
 
 
-class Rows(Protocol):
+class Fetches(Protocol):
+    """What a filter asks beside the slot itself."""
+
+    def fetches_of(self, slot: Slot) -> Iterable[Fetching]:
+        """All that are still known."""
+        ...
+
+
+class Rows(Fetches, Protocol):
     """A store's rows during one group: what was there before, and what the group has done so far."""
 
     #: the group's moment
@@ -297,10 +307,6 @@ class Rows(Protocol):
     def fetching(self, offset: int) -> Fetching | None: ...
 
     def add_fetching(self, fetching: Fetching) -> None: ...
-
-    def fetches_of(self, slot: Slot) -> Iterable[Fetching]:
-        """All that are still known."""
-        ...
 
     def held(self, place: Destination) -> tuple[int, int]:
         """(slots that have not ended, their bytes)"""
