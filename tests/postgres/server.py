@@ -148,7 +148,7 @@ class Databases:
             for table in SWEPT:
                 connection.execute(f"delete from {table}".encode())
             connection.execute(
-                "update log_head set next = 1, at = 0, oldest = 1, sealed = null, version = version + 1,"
+                "update log_head set next = 1, at = 0, oldest = 1, sealed = null, turn = turn + 1, version = version + 1,"
                 " undecided = 0, snapshot_at = 0, snapshot_next = 1"
             )
         self._swept.append(url)
@@ -162,7 +162,24 @@ class Databases:
             connection.execute(statement.encode())
 
 
-SWEPT = (
-    "destinations counts objects unchanged consumers spectators messages payloads deliveries fetches events"
-    " idempotency contents latest jobs erasures snapshots brokers owned"
-).split()
+SWEPT = [
+    "destinations",
+    "counts",
+    "objects",
+    "unchanged",
+    "consumers",
+    "spectators",
+    "messages",
+    "payloads",
+    "deliveries",
+    "fetches",
+    "events",
+    "idempotency",
+    "contents",
+    "latest",
+    "jobs",
+    "erasures",
+    "snapshots",
+    "brokers",
+    "owned",
+]

@@ -29,11 +29,13 @@ from ..store import (
     DeliveryInfo,
     Depths,
     Event,
+    Heard,
     MessageInfo,
     ObjectInfo,
     QueueInfo,
     SpectatorInfo,
     Stats,
+    Task,
     Undecided,
 )
 from ..topics import any_topic_matches
@@ -367,7 +369,7 @@ class MemoryRows:
 
 class MemoryStore:
     inline_bytes = 1 << 62
-    threaded = False
+    threaded = shared = False
     sync_seconds = 0.0
 
     def __init__(
@@ -577,6 +579,15 @@ class MemoryStore:
 
     def export_source(self) -> str | None:
         return None
+
+    def listen(self, heard: Callable[[Heard], None]) -> None:
+        """Nobody else is here."""
+
+    def awaited(self, on: bool) -> None:
+        """Nobody else is here."""
+
+    def owns(self, task: Task) -> bool:
+        return True
 
     def close(self) -> None:
         """Nothing to close."""

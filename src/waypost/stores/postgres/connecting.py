@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 from psycopg import Connection
 
 from ...errors import StoreUnusable
+from ..opening import masked
 from .names import Db
 
 log = logging.getLogger("waypost")
@@ -45,15 +45,6 @@ def connect(url: str, *, autocommit: bool = False, name: str = "waypost") -> Con
         keepalives_interval=5,
         keepalives_count=3,
     )
-
-
-def masked(url: str) -> str:
-    """Without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url.partition("?")[0]
-    user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit((parts.scheme, f"{user.partition(':')[0]}:***@{host}", parts.path, "", ""))
 
 
 def one_line(error: BaseException) -> str:

@@ -45,18 +45,22 @@ from ...store import (
     DeliveryInfo,
     Depths,
     Event,
+    Heard,
     MessageInfo,
     ObjectInfo,
     QueueInfo,
     SpectatorInfo,
     Stats,
+    Task,
     Undecided,
 )
+from ..opening import masked
 from ..rules import Rules
-from .connecting import Conn, connect, masked, one_line, open_checked
+from .connecting import Conn, connect, one_line, open_checked
 from .group import GroupRows, Head, Keeping
 from .names import Db, Names
 from .reading import Reader
+from .watching import NEXT_DUE, Watch
 from .writing import NamesChanged, Written, is_dirty, write
 
 log = logging.getLogger("waypost")
@@ -107,6 +111,7 @@ class PostgresStore:
         self._names: Names | None = None
         self._connection: Conn | None = open_checked(url)
         self._reader = Reader(url)
+        self._watch = Watch(url, self.broker, self.clock)
         self._closed = False
 
     # ── groups ──────────────────────────────────────────────────────────────────────────────
@@ -169,6 +174,7 @@ class PostgresStore:
         if rows.renamed:
             self._names.version += 1
         if written is not None:
+            self._watch.own(written.turn, self._names.version)
             results = [written.result(result) for result in results]
         logged = rules.logged if written is None else written.number(rules.logged)
         return Applied(results, ready[Kind.QUEUE], due_at, working, ready[Kind.CHANNEL], logged)
@@ -313,10 +319,20 @@ class PostgresStore:
     def export_source(self) -> str | None:
         return None
 
+    def listen(self, heard: Callable[[Heard], None]) -> None:
+        self._watch.listen(heard)
+
+    def awaited(self, on: bool) -> None:
+        self._watch.awaited(on)
+
+    def owns(self, task: Task) -> bool:
+        return self._watch.owns(task)
+
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        self._watch.stop()
         self._disconnect()
         self._reader.close()
 
@@ -373,14 +389,7 @@ def _state(
         for number, count in db.fetchall():
             place = touched[number]
             ready[place.kind][place.name] = count
-    db.execute(
-        "select (select due_at from deliveries where due_at is not null order by due_at limit 1),"
-        " (select expires_at from deliveries where expires_at is not null and state in (3, 7)"
-        " order by expires_at limit 1),"
-        " (select min(next_at) from jobs where ended_at is null and next_at > %s),"
-        " exists (select 1 from jobs where ended_at is null and next_at <= %s)",
-        (now, now),
-    )
+    db.execute(NEXT_DUE, (now, now))
     row = db.fetchone()
     assert row is not None
     *moments, working = row

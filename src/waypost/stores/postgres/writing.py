@@ -38,10 +38,8 @@ class NamesChanged(Exception):
 class Written:
     """A group's numbers, once they are final."""
 
-    def __init__(self, base: int, delta: int, at: int, head: int) -> None:
-        self._base, self.delta, self.at = base, delta, at
-        #: the log's, after it
-        self.head = head
+    def __init__(self, base: int, delta: int, at: int, turn: int) -> None:
+        self._base, self.delta, self.at, self.turn = base, delta, at, turn
         #: ids and receipts that were made with provisional numbers
         self._texts: dict[str, str] = {}
 
@@ -117,9 +115,9 @@ def _last_lock(rows: GroupRows) -> tuple[Written, bool]:
     undecided = sum(m.sequence in rows.waits for m in rows.new_messages)
     undecided += sum(rows.message_row(m)[2] - was[2] for m, was in rows.message_was.items())
     rows.db.execute(
-        "update log_head set next = next + %s, at = greatest(at, %s), version = version + %s,"
+        "update log_head set next = next + %s, at = greatest(at, %s), turn = turn + 1, version = version + %s,"
         " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = coalesce(%s, sealed)"
-        " where version = %s returning next, at, snapshot_at, snapshot_next",
+        " where version = %s returning next, at, turn, snapshot_at, snapshot_next",
         (
             len(rows.events),
             rows.now,
@@ -133,9 +131,9 @@ def _last_lock(rows: GroupRows) -> tuple[Written, bool]:
     row = rows.db.fetchone()
     if row is None:
         raise NamesChanged
-    following, at, snapshot_at, snapshot_next = row
+    following, at, turn, snapshot_at, snapshot_next = row
     delta = following - len(rows.events) - 1 - rows.base
-    written = Written(rows.base, delta, at, following - 1)
+    written = Written(rows.base, delta, at, turn)
     for message in rows.new_messages:
         if message.own_id is None:
             written.rename(message.id, make_id(message.sequence + delta, message.salt, at))
@@ -464,7 +462,7 @@ def _counts(db: Db, rows: GroupRows, written: Written, ready: dict[Destination, 
                 *(rows.counted[place, state] for state in COUNTED),
                 rows.bytes[place],
                 ready.get(place, 0),
-                written.head,
+                written.turn,
             )
             for place in sorted(places, key=lambda place: place.number)
         ],

@@ -7,6 +7,7 @@ create table log_head (
     at            bigint not null,     -- of the last group; never falls
     oldest        bigint not null,     -- the first offset that can be read
     sealed        bigint,              -- the last one that a lake holds
+    turn          bigint not null,     -- rises with every group: whoever waits looks at it
     version       bigint not null,     -- of all names and policies: who has cached an older one reads them anew
     undecided     bigint not null,     -- messages in L that wait for a decision
     snapshot_at   bigint not null,
@@ -31,7 +32,7 @@ create table counts (                  -- deliveries in each state
     i bigint not null, n bigint not null, o bigint not null, t bigint not null, c bigint not null,
     bytes   bigint not null,           -- of what has not ended
     ready   bigint not null,           -- can be fetched now, were it not paused
-    changed bigint not null            -- the log's head when this row was last written
+    changed bigint not null            -- the turn of the group that wrote it last
 );
 
 create table objects (
@@ -217,5 +218,5 @@ create table owned (                   -- what one broker does for all
     until  timestamptz not null
 );
 
-insert into log_head values (1, replace(gen_random_uuid()::text, '-', ''), 1, 0, 1, null, 1, 0, 0, 1);
+insert into log_head values (1, replace(gen_random_uuid()::text, '-', ''), 1, 0, 1, null, 0, 1, 0, 0, 1);
 insert into latches select generate_series(0, 255);
