@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -24,6 +25,8 @@ import psycopg
 from waypost.stores.postgres.connecting import migrate
 
 VARIABLE = "WAYPOST_TEST_POSTGRES"
+#: names databases, on whichever server
+SERIAL = count(1)
 
 
 def programs() -> Path | None:
@@ -52,10 +55,8 @@ class Server:
         self.folder.chmod(0o755)
         self._user = "nobody" if os.geteuid() == 0 else None
         if self._user is not None:
-            try:
+            with suppress(KeyError):
                 self._user = pwd.getpwnam("postgres").pw_name
-            except KeyError:
-                pass
             shutil.chown(self.folder, self._user)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -63,7 +64,6 @@ class Server:
         self._run(
             "initdb", "-D", self.data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8"
         )
-        self._serial = count(1)
         self.start()
 
     @property
@@ -99,20 +99,15 @@ class Server:
     def _run(self, program: str, *arguments: str) -> None:
         done = self._try(program, *arguments)
         if done.returncode != 0:
-            raise RuntimeError(f"{program}: {done.stderr.decode()}")
+            raise RuntimeError(f"{program}: {(self.folder / 'out').read_text()}")
 
     def _try(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         as_user = [] if self._user is None else ["runuser", "-u", self._user, "--"]
         command = [*as_user, str(self._bin / program), *arguments]
+        # Not a pipe: the server that pg_ctl leaves behind would hold it open.
         with (self.folder / "out").open("wb") as out:
-            return (
-                subprocess.run(
-                    command, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, timeout=60
-                )
-                if program != "pg_ctl"
-                else subprocess.run(
-                    command, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=60
-                )
+            return subprocess.run(
+                command, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=60
             )
 
 
@@ -121,7 +116,6 @@ class Databases:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._serial = count(1)
         self._names: list[str] = []
         self._swept: list[str] = []
 
@@ -133,7 +127,7 @@ class Databases:
         return url
 
     def empty(self) -> str:
-        name = f"waypost_{os.getpid()}_{next(self._serial)}"
+        name = f"waypost_{os.getpid()}_{next(SERIAL)}"
         self._do(f"create database {name}")
         self._names.append(name)
         head, _, tail = self.url.partition("?")

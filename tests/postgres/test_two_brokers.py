@@ -65,6 +65,12 @@ def held_before_its_last_lock(
     return stopped, go_on
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - what is waited for happens in a thread or on a server
+            await asyncio.sleep(0.01)
+
+
 def apply_in_thread(store: PostgresStore, *commands: object) -> tuple[threading.Thread, list[object]]:
     results: list[object] = []
     thread = threading.Thread(
@@ -253,9 +259,8 @@ def test_a_waiter_hears_of_what_another_broker_published_within_100_ms(open_stor
         broker = Broker(here, on_broken=lambda broken: None)
         answer: asyncio.Future[list[Fetched]] = asyncio.get_running_loop().create_future()
         broker.fetch(Fetch(queue="a", consumer="ann"), answer.set_result, 10_000_000)
-        while not broker._parked:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)
+        await until(lambda: bool(broker._parked))
+        await asyncio.sleep(0.3)  # it has been waiting for a while
         await asyncio.to_thread(there.apply, [publish("a.x", body=b"news")])
         began = time.monotonic()
         fetched = await asyncio.wait_for(answer, 5)
@@ -291,21 +296,22 @@ def test_a_lease_given_by_one_broker_is_ended_by_the_one_whose_task_it_is(open_s
 
     async def lease_ends() -> State:
         first = Broker(owner, on_broken=lambda broken: None)
-        while not owner.owns(Task.EXPIRY):
-            await asyncio.sleep(0.01)
+        await until(lambda: owner.owns(Task.EXPIRY))
         second = Broker(other, on_broken=lambda broken: None)
         (published,) = await asyncio.to_thread(lambda: other.apply([publish("a.x")]).results)
         await second.ask(Fetch(queue="a", consumer="ann", lease_us=300_000))
         assert not other.owns(Task.EXPIRY)
-        for _ in range(100):
-            await asyncio.sleep(0.05)
+
+        def state() -> State:
             info = other.message(published.id)
             assert info is not None
-            if info.deliveries[0].state is not F:
-                break
+            return info.deliveries[0].state
+
+        await until(lambda: state() is not F)
+        ended = state()
         await second.close()
         await first.close()
-        return info.deliveries[0].state
+        return ended
 
     assert asyncio.run(lease_ends()) is State.R
 

@@ -28,6 +28,7 @@ class Reaper:
         more = self._trim(limit) or more
         more = self._forget_messages(limit) or more
         self._db.execute("delete from idempotency where at <= %s", (self._now - IDEMPOTENCY_KEPT_US,))
+        self._db.execute("delete from brokers where seen_at < now() - interval '30 days'")
         for object, policy in self._rows.objects.items():
             if policy.unchanged is not None:
                 self._db.execute(

@@ -67,6 +67,8 @@ log = logging.getLogger("waypost")
 
 #: how long a group waits for a server that is gone, before its callers hear 503
 PATIENCE_SECONDS = 5.0
+#: how long one waits whose COMMIT was not answered
+IN_DOUBT_SECONDS = 60.0
 #: how often a group runs again that others were in the way of
 MOST_RERUNS = 20
 
@@ -81,6 +83,17 @@ _RERUN = (
     errors.UniqueViolation,
     NamesChanged,
 )
+
+
+#: the server, or the way to it; or a standby that was not made the primary yet
+_GONE = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTransaction)
+_IN_DOUBT_HINT = (
+    "it may be stored: look, or repeat it; with the same Idempotency-Key a repeat is the same message"
+)
+
+
+class InDoubt(Exception):
+    """Nobody knows whether a group was committed."""
 
 
 class PostgresStore:
@@ -106,10 +119,11 @@ class PostgresStore:
         self._keeping = Keeping(log_keep_us, False, None)
         self.broker = os.urandom(8).hex()
         self._group = 0
-        #: that the group under way was sent to be committed
-        self._committing = False
         self._names: Names | None = None
         self._connection: Conn | None = open_checked(url)
+        # Before the first group, so that its row is there to wait for when that one's COMMIT is in doubt.
+        self._connection.execute("insert into brokers (id, last_group) values (%s, 0)", (self.broker,))
+        self._connection.commit()
         self._reader = Reader(url)
         self._watch = Watch(url, self.broker, self.clock)
         self._closed = False
@@ -117,11 +131,11 @@ class PostgresStore:
     # ── groups ──────────────────────────────────────────────────────────────────────────────
 
     def apply(self, commands: Sequence[Command]) -> Applied:
-        return _together([self._apply(part) for part in _parts(commands)] or [self._apply([])])
-
-    def _apply(self, commands: Sequence[Command]) -> Applied:
-        """One transaction, again and again until it went through or there is no point any more."""
         deadline = time.monotonic() + PATIENCE_SECONDS
+        return _together([self._apply(part, deadline) for part in _parts(commands) or [[]]])
+
+    def _apply(self, commands: Sequence[Command], deadline: float) -> Applied:
+        """One transaction, again and again until it went through or there is no point any more."""
         reruns = 0
         while True:
             try:
@@ -134,17 +148,19 @@ class PostgresStore:
                         commands, StoreUnavailable(f"others were always quicker: {one_line(error)}")
                     )
                 time.sleep(random.random() * 0.002 * min(reruns, 10))
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            except _GONE as error:
                 self._disconnect()
                 if time.monotonic() > deadline:
                     log.error("store: %s is not reached: %s", masked(self.url), one_line(error))
                     return _refused(commands, StoreUnavailable(one_line(error)))
                 time.sleep(0.05 + random.random() * 0.1)
+            except InDoubt as error:
+                return _refused(commands, StoreUnavailable(str(error), _IN_DOUBT_HINT))
             except Exception as error:
                 self._roll_back()
                 if len(commands) > 1:
                     # One bad command never fails its neighbours.
-                    parts = [self._apply([command]) for command in commands]
+                    parts = [self._apply([command], deadline) for command in commands]
                     return _together(parts)
                 log.exception("a command failed")
                 return _refused(commands, Failed(f"{type(error).__name__}: {one_line(error)}"))
@@ -164,27 +180,24 @@ class PostgresStore:
             written: Written | None = None
             if is_dirty(rows):
                 written = write(rows, self.broker, self._group)
-            ready, due_at, working = _state(db, rows, written)
+            # All that can go wrong does so before COMMIT.
+            applied = _applied(db, rows, written, results, rules.logged)
             began = time.perf_counter()
             if written is None:
                 connection.rollback()
-            else:
-                self._commit(connection)
+                return applied
+            self._commit(connection)
             self.sync_seconds = time.perf_counter() - began
-        if rows.renamed:
-            self._names.version += 1
-        if written is not None:
-            self._watch.own(written.turn, self._names.version)
-            results = [written.result(result) for result in results]
-        logged = rules.logged if written is None else written.number(rules.logged)
-        return Applied(results, ready[Kind.QUEUE], due_at, working, ready[Kind.CHANNEL], logged)
+        rows.names.version += rows.renamed
+        self._watch.own(written.turn, rows.names.version)
+        return applied
 
     def _commit(self, connection: Conn) -> None:
         """When the connection breaks now, nobody has heard whether it went through: the next one is asked."""
         group = self._group
         try:
             connection.commit()
-        except (psycopg.OperationalError, psycopg.InterfaceError):
+        except _GONE:
             self._disconnect()
             if not self._went_through(group):
                 raise
@@ -192,6 +205,7 @@ class PostgresStore:
     def _went_through(self, group: int) -> bool:
         """Whether a group whose COMMIT was not answered was committed. Its row is locked until its transaction has ended,
         one way or the other, so this waits for that."""
+        deadline = time.monotonic() + IN_DOUBT_SECONDS
         while True:
             try:
                 connection = self._connected()
@@ -200,14 +214,14 @@ class PostgresStore:
                     row = db.fetchone()
                 connection.rollback()
                 return row is not None and row[0] >= group
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                # Its callers wait as long as it takes: neither yes nor no would be true.
+            except _GONE as error:
+                # Its callers wait for long: neither yes nor no would be true.
                 self._disconnect()
                 log.warning(
                     "store: a commit is in doubt until %s answers: %s", masked(self.url), one_line(error)
                 )
-                if self._closed:
-                    raise
+                if time.monotonic() > deadline:
+                    raise InDoubt("the database went away during a commit, and did not come back") from error
                 time.sleep(0.5)
 
     def _connected(self) -> Conn:
@@ -374,11 +388,14 @@ def _joined(parts: list[Applied], of: Callable[[Applied], Any]) -> dict[str, int
     return joined
 
 
-def _state(
-    db: Db, rows: GroupRows, written: Written | None
-) -> tuple[dict[Kind, dict[str, int]], int | None, bool]:
-    """What became ready, when a Tick is needed next, whether a job waits."""
-    now = rows.now if written is None else written.at
+def _applied(
+    db: Db, rows: GroupRows, written: Written | None, results: list[Any], logged: int | None
+) -> Applied:
+    """What the group did, what became ready by it, when a Tick is needed next, whether a job waits."""
+    now = rows.now
+    if written is not None:
+        now, logged = written.at, written.number(logged)
+        results = [written.result(result) for result in results]
     ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
     touched = {p.number: p for p in rows.touched if not p.deleted and not p.policy.paused}
     if touched:
@@ -393,4 +410,5 @@ def _state(
     row = db.fetchone()
     assert row is not None
     *moments, working = row
-    return ready, min((at for at in moments if at is not None), default=None), working
+    due_at = min((at for at in moments if at is not None), default=None)
+    return Applied(results, ready[Kind.QUEUE], due_at, working, ready[Kind.CHANNEL], logged)
