@@ -205,10 +205,11 @@ class Broker:
             done(Busy("too many large bodies at once"))
             return
 
-        ignored = self._ignored(messages)
+        ignored = None if self.store.shared else self._ignored(messages)
 
         def put_away() -> None:
-            for message, ignore in zip(messages, ignored, strict=True):
+            ignoring = self._ignored(messages) if ignored is None else ignored
+            for message, ignore in zip(messages, ignoring, strict=True):
                 body = message.body
                 assert isinstance(body, bytes)
                 message.hash = payload_hash(body)

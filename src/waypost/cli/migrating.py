@@ -18,7 +18,8 @@ def migrate(
 
     Brokers of this version and of the one before go on serving meanwhile.
     """
-    from ..stores.opening import masked, migrate_store
+    from ..stores.opening import migrate_store
+    from ..stores.urls import masked
 
     url = str(load(**({} if store is None else {"store": store}))["store"].value)
     before, after = migrate_store(url)

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from ..config import SETTINGS, load, shown, unknown_variables
-from ..stores.opening import masked
+from ..stores.urls import masked
 from .asking import Json
 from .output import json_document, note, plain, show, table
 

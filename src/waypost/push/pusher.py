@@ -22,7 +22,7 @@ from ..broker import Broker
 from ..commands import DeclareConsumer
 from ..consumers import Consumer
 from ..destinations import Kind
-from ..errors import Busy, NotOffered, Refused
+from ..errors import Busy, NotOffered, Refused, StoreUnavailable
 from ..store import Task
 from .addresses import Network, check_url
 from .breaker import Tripping
@@ -79,9 +79,12 @@ class Pusher:
 
     def _look_again(self) -> None:
         """Another broker declared or deleted some, or pushing became another broker's task, or this one's."""
-        registered = {info.name for info in self._broker.store.consumers()}
-        for name in sorted(registered | set(self._endpoints)):
-            self.changed(name)
+        try:
+            registered = {info.name for info in self._broker.store.consumers()}
+            for name in sorted(registered | set(self._endpoints)):
+                self.changed(name)
+        except StoreUnavailable:
+            asyncio.get_running_loop().call_later(1.0, self._look_again)
 
     def changed(self, name: str) -> None:
         """Look at a consumer again: it was declared, changed or deleted."""

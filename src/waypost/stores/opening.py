@@ -11,10 +11,10 @@ from __future__ import annotations
 import os.path
 from importlib.util import find_spec
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import StoreUnusable
 from ..store import Store
+from .urls import masked
 
 #: what can be opened, with an example of each
 SCHEMES = {
@@ -65,13 +65,6 @@ def described(url: str) -> str:
         return f"store {masked(url)}; {_PROMISES[parsed.scheme]}"
     where = f"{parsed.scheme} {os.path.abspath(parsed.path)}" if parsed.path else parsed.scheme
     return f"store {where}; {_PROMISES[parsed.scheme]}"
-
-
-def masked(url: str) -> str:
-    """Without its password, wherever it stands."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit((parts.scheme, f"{user.partition(':')[0]}{at}{host}", parts.path, "", ""))
 
 
 def migrate_store(url: str) -> tuple[int, int]:

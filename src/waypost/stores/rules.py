@@ -254,11 +254,13 @@ class Rules:
     ) -> None:
         if isinstance(place, str):
             return
-        held, held_bytes = self._rows.held(place)
         more = load.setdefault(place, [0, 0])
         more[0] += slots
         more[1] += slots * size
         most, most_bytes = place.policy.max_messages, place.policy.max_bytes
+        if most is None and most_bytes is None:
+            return
+        held, held_bytes = self._rows.held(place)
         what = f"{place.kind.word} {place.name!r}"
         if most is not None and held + more[0] > most:
             raise QueueFull(f"{what} holds {most} messages, its maxMessages")

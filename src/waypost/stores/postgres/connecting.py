@@ -11,9 +11,10 @@ from typing import Any
 
 import psycopg
 from psycopg import Connection
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from ...errors import StoreUnusable
-from ..opening import masked
+from ..urls import masked
 from .names import Db
 
 log = logging.getLogger("waypost")
@@ -35,7 +36,7 @@ def connect(url: str, *, autocommit: bool = False, name: str = "waypost") -> Con
     """Raises psycopg.Error."""
     options = f"-c statement_timeout={STATEMENT_MS} -c idle_in_transaction_session_timeout={IDLE_MS}"
     given = psycopg.conninfo.conninfo_to_dict(url)
-    return Connection.connect(
+    connection = Connection.connect(
         url,
         autocommit=autocommit,
         application_name=given.get("application_name") or name,
@@ -45,6 +46,10 @@ def connect(url: str, *, autocommit: bool = False, name: str = "waypost") -> Con
         keepalives_interval=5,
         keepalives_count=3,
     )
+    # One type for all whole numbers, so that a statement is prepared once and not for each size of them.
+    connection.adapters.register_dumper(int, Int8Dumper)
+    connection.adapters.register_dumper(int, Int8BinaryDumper)
+    return connection
 
 
 def one_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...commands import (
@@ -60,7 +60,6 @@ from ..things import (
 )
 from .loading import FETCH, JOB, STATE, fetching_of, job_of, load, sequences_of
 from .names import Db, Names
-from .reaping import Reaper
 
 #: rows of `latches`
 LATCHES = 256
@@ -103,7 +102,16 @@ class _Front:
 
 
 class GroupRows:
-    def __init__(self, db: Db, names: Names, head: Head, now: int, keeping: Keeping) -> None:
+    def __init__(
+        self,
+        db: Db,
+        names: Names,
+        head: Head,
+        now: int,
+        keeping: Keeping,
+        reap: Callable[[GroupRows, int], bool],
+    ) -> None:
+        self._reap = reap
         self.db, self.names, self.began, self.now, self.keeping = db, names, head, now, keeping
         #: the last offset before this group, as far as it knows
         self.base = head.next - 1
@@ -462,7 +470,7 @@ class GroupRows:
             fetching = fetching_of(row, self.slots)
             if fetching is not None:
                 self.fetchings[fetching.offset] = fetching
-                self.fetching_was[fetching] = (fetching.outcome, fetching.became)
+                self.fetching_was[fetching] = row[-2:]
 
     def add_fetching(self, fetching: Fetching) -> None:
         self.fetchings[fetching.offset] = fetching
@@ -817,7 +825,7 @@ class GroupRows:
         self.new_erasures -= self.done_erasures
 
     def reap(self, limit: int) -> bool:
-        return Reaper(self).reap(limit)
+        return self._reap(self, limit)
 
     def obtain(self, sequences: Iterable[int]) -> list[Message]:
         """For the reaper."""
@@ -830,7 +838,7 @@ def slot_row(slot: Slot) -> tuple[Any, ...]:
     """What can change of a slot."""
     refused = "".join(f",{name}" for name in sorted(slot.refused)) + "," if slot.refused else ""
     return (
-        slot.state,
+        int(slot.state),
         slot.blocked,
         slot.since_at,
         slot.due_at,

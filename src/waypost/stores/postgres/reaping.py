@@ -7,15 +7,16 @@ body gone, and all its events left the log               ─▶  its rows go
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...policy import DEFAULT
 from .. import IDEMPOTENCY_KEPT_US, SPECTATORS_HOLD_US
 from ..rules import outlived
 from ..things import Message
+from .group import GroupRows
 
-if TYPE_CHECKING:
-    from .group import GroupRows
+
+def reap(rows: GroupRows, limit: int) -> bool:
+    """Whether more is left."""
+    return Reaper(rows).reap(limit)
 
 
 class Reaper:

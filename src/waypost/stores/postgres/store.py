@@ -54,12 +54,13 @@ from ...store import (
     Task,
     Undecided,
 )
-from ..opening import masked
 from ..rules import Rules
+from ..urls import masked
 from .connecting import Conn, connect, one_line, open_checked
 from .group import GroupRows, Head, Keeping
 from .names import Db, Names
 from .reading import Reader
+from .reaping import reap
 from .watching import NEXT_DUE, Watch
 from .writing import NamesChanged, Written, is_dirty, write
 
@@ -155,7 +156,9 @@ class PostgresStore:
                     return _refused(commands, StoreUnavailable(one_line(error)))
                 time.sleep(0.05 + random.random() * 0.1)
             except InDoubt as error:
-                return _refused(commands, StoreUnavailable(str(error), _IN_DOUBT_HINT))
+                refusal = StoreUnavailable(str(error), _IN_DOUBT_HINT)
+                refusal.retry_after = None  # with it, a caller may repeat what may have been done
+                return _refused(commands, refusal)
             except Exception as error:
                 self._roll_back()
                 if len(commands) > 1:
@@ -173,7 +176,7 @@ class PostgresStore:
             if self._names is None or self._names.version != head.version:
                 self._names = Names(db)
                 head = head._replace(version=self._names.version)
-            rows = GroupRows(db, self._names, head, max(head.at, self.clock()), self._keeping)
+            rows = GroupRows(db, self._names, head, max(head.at, self.clock()), self._keeping, reap)
             rows.prepare(commands)
             rules = Rules(rows, self._draw, self._infer_types)
             results = rules.run(commands)

@@ -74,23 +74,24 @@ def write(rows: GroupRows, broker: str, group: int) -> Written:
     rows.rehead_all()
     written, snapshot_due = _last_lock(rows)
     db = rows.db
-    _messages(db, rows, written)
-    ready = _slots(db, rows, written)
-    _fetches(db, rows, written)
-    _events(db, rows, written)
-    _left_behind(db, rows, written)
-    _names(db, rows, written)
-    _jobs(db, rows, written)
-    _counts(db, rows, written, ready)
-    for place in rows.reordered:
-        _reorder(db, place)
-    if rows.forgotten or snapshot_due:
-        _snapshot(db, rows, written)
-    db.execute(
-        "insert into brokers (id, last_group) values (%s, %s)"
-        " on conflict (id) do update set last_group = excluded.last_group, seen_at = now()",
-        (broker, group),
-    )
+    with db.connection.pipeline():
+        _messages(db, rows, written)
+        ready = _slots(db, rows, written)
+        _fetches(db, rows, written)
+        _events(db, rows, written)
+        _left_behind(db, rows, written)
+        _names(db, rows, written)
+        _jobs(db, rows, written)
+        _counts(db, rows, written, ready)
+        for place in rows.reordered:
+            _reorder(db, place)
+        if rows.forgotten or snapshot_due:
+            _snapshot(db, rows, written)
+        db.execute(
+            "insert into brokers (id, last_group) values (%s, %s)"
+            " on conflict (id) do update set last_group = excluded.last_group, seen_at = now()",
+            (broker, group),
+        )
     return written
 
 
@@ -211,7 +212,7 @@ def _slots(db: Db, rows: GroupRows, written: Written) -> dict[Destination, int]:
         ready[slot.queue] -= is_ready(rows.slot_was[slot])
     if rows.removed_slots:
         db.execute(
-            "delete from deliveries d using unnest(%s::bigint[], %s::bigint[], %s::smallint[])"
+            "delete from deliveries d using unnest(%b::bigint[], %b::bigint[], %b::smallint[])"
             " as u (sequence, destination, slot)"
             " where d.sequence = u.sequence and d.destination = u.destination and d.slot = u.slot",
             _columns([(s.message.sequence, s.queue.number, s.number) for s in rows.removed_slots]),
@@ -259,7 +260,7 @@ def _fetches(db: Db, rows: GroupRows, written: Written) -> None:
     for offset, fetching in rows.fetchings.items():
         if fetching is None:
             continue
-        row = (fetching.outcome, fetching.became)
+        row = (fetching.outcome and fetching.outcome.value, _code(fetching.became))
         if fetching not in rows.fetching_was:
             salt = fetching.salt - (1 << 64) if fetching.salt >> 63 else fetching.salt
             new.append(
@@ -297,8 +298,8 @@ def _events(db: Db, rows: GroupRows, written: Written) -> None:
                 written.number(event.sequence),
                 None if place is None else place.number,
                 event.slot,
-                event.from_state,
-                event.to_state,
+                _code(event.from_state),
+                int(event.to_state),
                 event.attempt,
                 event.consumer,
                 _clean(event.reason),
@@ -324,7 +325,7 @@ def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:
                 key,
                 kept.hash,
                 written.text(kept.published.id),
-                kept.published.state,
+                int(kept.published.state),
                 written.text(kept.published.same_as),
                 kept.at,
             )
@@ -528,7 +529,7 @@ def _insert(db: Db, table: str, rows: Sequence[tuple[Any, ...]], conflict: str =
     if not rows:
         return
     name, names, types = _parts(table)
-    arrays = ", ".join(f"%s::{kind}[]" for kind in types)
+    arrays = ", ".join(f"%b::{kind}[]" for kind in types)
     db.execute(
         f"insert into {name} ({', '.join(names)}) select * from unnest({arrays})"
         + (f" on conflict {conflict}" if conflict else ""),
@@ -541,7 +542,7 @@ def _update(db: Db, table: str, keys: str, fields: str, rows: Sequence[tuple[Any
         return
     _, names, types = _parts(f"{table} ({keys}, {fields})")
     count = keys.count(",") + 1
-    arrays = ", ".join(f"%s::{kind}[]" for kind in types)
+    arrays = ", ".join(f"%b::{kind}[]" for kind in types)
     sets = ", ".join(f"{name} = u.{name}" for name in names[count:])
     where = " and ".join(f"t.{name} = u.{name}" for name in names[:count])
     db.execute(
@@ -557,11 +558,11 @@ def _parts(table: str) -> tuple[str, list[str], list[str]]:
 
 
 def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
-    return [[_plain(value) for value in column] for column in zip(*rows, strict=True)]
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _plain(value: Any) -> Any:
-    return int(value) if isinstance(value, State) else value
+def _code(state: State | None) -> int | None:
+    return None if state is None else int(state)
 
 
 def _clean(text: str | None) -> str | None:
