@@ -12,7 +12,8 @@ A new store passes `waypost.testing.StoreTests` and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
@@ -44,6 +45,26 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     ready_channels: Mapping[str, int] = {}
     #: the lowest sequence of messages that wait for a Decide since this group; None: none came
     logged: int | None = None
+
+
+class Heard(msgspec.Struct, frozen=True, gc=False):
+    """What others did, or what time brought, in a home that several brokers share."""
+
+    #: without results
+    applied: Applied
+    #: whether `due_at` and `working` were looked at
+    timed: bool = False
+    #: whether queues, channels, objects or consumers changed, or this broker's tasks
+    renamed: bool = False
+
+
+class Task(StrEnum):
+    """What one broker does for all that share a home."""
+
+    EXPIRY = "expiry"  #: leases that are over, delays, ttls
+    JOBS = "jobs"
+    REAPING = "reaping"
+    PUSH = "push"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -195,6 +216,8 @@ class Store(Protocol):
     inline_bytes: int
     #: True where `apply` must never run in the event loop's thread
     threaded: bool
+    #: True where other brokers may write to the same home: what was read is outdated the next moment, and reads ask a server
+    shared: bool
     #: what its instants come from
     clock: Clock
     #: how long the last sync took
@@ -305,6 +328,19 @@ class Store(Protocol):
     def export_source(self) -> str | None:
         """What another process opens to export the store's log and rows: the file's absolute path, for `stores.sqlite.export`. None:
         there is nothing to open, and no lake."""
+        ...
+
+    def listen(self, heard: Callable[[Heard], None]) -> None:
+        """Once, when a broker starts. In a shared home `heard` is called, from any thread, with what others made ready while
+        somebody is `awaited` here, and with what is due for the tasks that are this broker's. Elsewhere it never is."""
+        ...
+
+    def awaited(self, on: bool) -> None:
+        """Whether anybody here waits for what others may do: a parked fetch, a follower of the log. Cheap."""
+        ...
+
+    def owns(self, task: Task) -> bool:
+        """Whether this broker is the one that does it now; always, where there is no other. Cheap."""
         ...
 
     def close(self) -> None:

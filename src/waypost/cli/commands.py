@@ -13,6 +13,7 @@ from . import (
     lake,
     load,
     messages,
+    migrating,
     pipeline,
     registered,
     report,
@@ -102,7 +103,7 @@ COMMANDS = {
     ),
     WATCH: (messages.tail, messages.message, selections.search, selections.dead, destinations.stats),
     ACT: (selections.redrive, selections.replay, selections.cancel, selections.purge),
-    BROKER: (load.bench, settings.config),
+    BROKER: (load.bench, settings.config, migrating.migrate),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

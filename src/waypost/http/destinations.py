@@ -27,7 +27,8 @@ from waypost.errors import Busy, ChannelNotFound, LogTrimmed, QueueNotFound, Ref
 from waypost.filters import Filter
 from waypost.http.answering import WRONG, answer_accepted, answer_json
 from waypost.http.given import check_query, named
-from waypost.http.refusals import failure, guarded, guarded_task
+from waypost.http.reading import reading
+from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, NAME, TEXT, ref
 from waypost.http.starting import check_moment_kept, check_offset
@@ -122,9 +123,9 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
             declared = await broker.ask(queue_command(name, request.body))
             more = {}
         else:
-            declared = await broker.ask(channel_command(name, request.body, broker))
+            declared = await broker.ask(await broker.look(channel_command, name, request.body, broker))
             more = {"job": declared.job}
-        answer_json(request, 201 if declared.created else 200, form(name) | more)
+        answer_json(request, 201 if declared.created else 200, (await broker.look(form, name)) | more)
 
     async def delete(request: Request) -> None:
         name = named(request.head, word)
@@ -134,7 +135,7 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
         name = named(request.head, word)
         if request.body.strip() not in (b"", b"{}"):
             raise RequestInvalid("a purge takes no body", "POST /v1/cancel takes a filter")
-        form(name)
+        await broker.look(form, name)
         job = await broker.start_job(JobKind.PURGE, Filter(queue=name) if is_queue else Filter(channel=name))
         answer_accepted(request, job)
 
@@ -160,7 +161,7 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
         Route(
             "GET",
             f"/v1/{word}s",
-            guarded(listing),
+            reading(broker, listing),
             verb="inspect",
             tag=f"{word}s",
             summary=f"All {word}s with their policies and figures",
@@ -169,7 +170,7 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
         row(
             "GET",
             path,
-            guarded(show),
+            reading(broker, show),
             f"A {word}'s policy and figures, or its depth at a past moment",
             "inspect",
             parameters=(name_parameter, at_parameter),

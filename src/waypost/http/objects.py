@@ -11,7 +11,8 @@ from waypost.commands import Declared, DeclareObject, DeleteObject
 from waypost.errors import Busy, ObjectNotFound
 from waypost.http.answering import WRONG, answer_json
 from waypost.http.given import check_query, named
-from waypost.http.refusals import failure, guarded, guarded_task
+from waypost.http.reading import reading
+from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, NAME, ref
 from waypost.http.wire import Request
@@ -42,7 +43,7 @@ def rows(broker: Broker) -> list[Route]:
         name = named(request.head, "object")
         policy = parse_object(read_json(_anything, request.body or b"{}", _HINT))
         declared: Declared = await broker.ask(DeclareObject(name, policy))
-        answer_json(request, 201 if declared.created else 200, form(name))
+        answer_json(request, 201 if declared.created else 200, await broker.look(form, name))
 
     async def delete(request: Request) -> None:
         name = named(request.head, "object")
@@ -68,7 +69,7 @@ def rows(broker: Broker) -> list[Route]:
         Route(
             "GET",
             "/v1/objects",
-            guarded(listing),
+            reading(broker, listing),
             verb="inspect",
             tag="objects",
             summary="All objects of which something is agreed",
@@ -76,7 +77,7 @@ def rows(broker: Broker) -> list[Route]:
         ),
         row(
             "GET",
-            guarded(show),
+            reading(broker, show),
             "What is agreed of an object, and how many of its messages were unchanged",
             "inspect",
             responses={200: Content("", one)},

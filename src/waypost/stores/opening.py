@@ -2,29 +2,39 @@
 
 sqlite:///waypost-data/waypost.db     relative: after :// comes / and then the path as the shell would read it
 sqlite:////var/lib/waypost.db         absolute
+postgresql://user@host:5432/waypost   a database that any number of brokers share; what libpq reads
 memory:///                            nothing is kept
 """
 
 from __future__ import annotations
 
 import os.path
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from ..errors import StoreUnusable
 from ..store import Store
+from .urls import masked
 
 #: what can be opened, with an example of each
-SCHEMES = {"sqlite": "sqlite:////var/lib/waypost/waypost.db", "memory": "memory:///"}
+SCHEMES = {
+    "sqlite": "sqlite:////var/lib/waypost/waypost.db",
+    "postgresql": "postgresql://user@host:5432/waypost",
+    "memory": "memory:///",
+}
+#: what the PostgreSQL store needs beside Waypost itself
+EXTRA = "pip install 'waypost[postgres]'"
 #: what an answer is worth
 _PROMISES = {
     "sqlite": "an answer means: committed and synced to disk",
+    "postgresql": "an answer means: committed and synced by the server",
     "memory": "nothing survives this process",
 }
 
 
 class StoreUrl(NamedTuple):
     scheme: str
-    #: empty where the store has none
+    #: empty where the store has none; of postgresql, the whole URL
     path: str
 
 
@@ -33,6 +43,8 @@ def parse_store_url(url: str) -> StoreUrl:
     if not found or scheme not in SCHEMES:
         given = f"no store is called {scheme!r}" if found else f"not a store URL: {url!r}"
         raise StoreUnusable(f"{given}; there are {', '.join(SCHEMES.values())}")
+    if scheme == "postgresql":
+        return StoreUrl(scheme, url)
     if not rest.startswith("/"):
         raise StoreUnusable(
             f"{url!r} lacks a slash: {scheme}:///{rest} is relative, {scheme}:////{rest} absolute"
@@ -49,8 +61,26 @@ def parse_store_url(url: str) -> StoreUrl:
 def described(url: str) -> str:
     """Where messages live, and what an answer is worth there."""
     parsed = parse_store_url(url)
+    if parsed.scheme == "postgresql":
+        return f"store {masked(url)}; {_PROMISES[parsed.scheme]}"
     where = f"{parsed.scheme} {os.path.abspath(parsed.path)}" if parsed.path else parsed.scheme
     return f"store {where}; {_PROMISES[parsed.scheme]}"
+
+
+def migrate_store(url: str) -> tuple[int, int]:
+    """(schema before, schema after). Raises StoreUnusable."""
+    parsed = parse_store_url(url)
+    if parsed.scheme != "postgresql":
+        raise StoreUnusable(f"{parsed.scheme} needs no migration: `waypost serve` brings its file up to date")
+    _check_driver()
+    from .postgres.connecting import migrate
+
+    return migrate(url)
+
+
+def _check_driver() -> None:
+    if find_spec("psycopg") is None:
+        raise StoreUnusable(f"PostgreSQL needs a package that is not here: {EXTRA}")
 
 
 def open_store(url: str, *, infer_types: bool = True) -> Store:
@@ -60,6 +90,11 @@ def open_store(url: str, *, infer_types: bool = True) -> Store:
         from .memory import MemoryStore
 
         return MemoryStore(infer_types=infer_types)
+    if parsed.scheme == "postgresql":
+        _check_driver()
+        from .postgres import PostgresStore
+
+        return PostgresStore(url, infer_types=infer_types)
     from .sqlite import SqliteStore
 
     return SqliteStore(parsed.path, infer_types=infer_types)

@@ -66,11 +66,13 @@ from ...store import (
     DeliveryInfo,
     Depths,
     Event,
+    Heard,
     MessageInfo,
     ObjectInfo,
     QueueInfo,
     SpectatorInfo,
     Stats,
+    Task,
     Undecided,
 )
 from . import files
@@ -112,7 +114,7 @@ _FATAL = (
 
 class SqliteStore:
     inline_bytes = INLINE_BYTES
-    threaded = False
+    threaded = shared = False
 
     def __init__(
         self,
@@ -620,6 +622,15 @@ class SqliteStore:
 
     def export_source(self) -> str | None:
         return str(self.path.absolute())
+
+    def listen(self, heard: Callable[[Heard], None]) -> None:
+        """Nobody else is here."""
+
+    def awaited(self, on: bool) -> None:
+        """Nobody else is here."""
+
+    def owns(self, task: Task) -> bool:
+        return True
 
     def close(self) -> None:
         if self._closed:
