@@ -13,6 +13,7 @@ A new store passes `waypost.testing.StoreTests` and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
@@ -190,7 +191,31 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     undecided: int
 
 
+class Feature(StrEnum):
+    """What a store may do without. The routes that need it answer 501 then, and the tests of it do not apply."""
+
+    CHANNELS = "channels"
+    #: unchanged detection, and messages that stop at L for a routing function or for Spark
+    OBJECTS = "objects"
+    #: registered ones: webhooks, `complete: all`
+    CONSUMERS = "consumers"
+    #: more deliveries of a message than one: several queues, several slots, a queue for dead letters
+    SEVERAL = "several"
+    #: many messages in one request, all or none
+    ATOMIC = "atomic"
+    #: bodies of what has ended, for the policy's `keep`
+    KEPT = "kept"
+    #: erasing a payload
+    ERASING = "erasing"
+    #: depths as of a past moment
+    MOMENTS = "moments"
+    #: its own rows as Arrow, for Spark
+    TABLES = "tables"
+
+
 class Store(Protocol):
+    #: what it cannot do
+    lacks: frozenset[Feature]
     #: bodies above this go through `stage` first
     inline_bytes: int
     #: True where `apply` must never run in the event loop's thread
@@ -202,6 +227,11 @@ class Store(Protocol):
 
     def apply(self, commands: Sequence[Command]) -> Applied:
         """Called by the committer alone, one group at a time. A repeat is a new group."""
+        ...
+
+    def look(self) -> Applied | None:
+        """What others did to the same store since the last look or group, with no results; None: nothing, or there are no others.
+        Called while somebody waits or follows, every 50 ms, where `apply` is called."""
         ...
 
     def stage(self, body: bytes) -> bytes | Staged:

@@ -125,6 +125,7 @@ from ..store import (
     DeliveryInfo,
     Depths,
     Event,
+    Feature,
     MessageInfo,
     ObjectInfo,
     QueueInfo,
@@ -294,6 +295,7 @@ class MemoryStore:
     inline_bytes = 1 << 62
     threaded = False
     sync_seconds = 0.0
+    lacks: frozenset[Feature] = frozenset()
 
     def __init__(
         self,
@@ -302,8 +304,11 @@ class MemoryStore:
         entropy: Entropy | None = None,
         infer_types: bool = True,
         log_keep_us: int = DEFAULT.keep_us,
+        keeps: bool = True,
     ) -> None:
+        """`keeps`: whether bodies of what has ended stay for the policy's `keep`; the model of stores that do not."""
         self.clock = clock or SteadyClock()
+        self._keeps = keeps
         self._draw = entropy or system_entropy()
         self._infer_types = infer_types
         self._log_keep_us = log_keep_us
@@ -761,7 +766,7 @@ class MemoryStore:
         return len(self._fetchable(queue))
 
     def _hand_out(self, slot: _Slot, command: Fetch) -> Fetched:
-        policy = slot.queue.policy
+        policy, body = slot.queue.policy, slot.message.body or b""
         salt = self._draw()
         slot.attempt += 1
         slot.consumer = command.consumer
@@ -779,7 +784,7 @@ class MemoryStore:
             slot.attempt,
             message.envelope,
             message.created_at,
-            message.body or b"",
+            body,
             until_at,
         )
 
@@ -1089,7 +1094,7 @@ class MemoryStore:
 
     def _reap(self, command: Reap) -> bool:
         for message in list(self._messages.values()):
-            sealed = not self._lake or message.sequence <= self._in_lake()
+            sealed = not self._lake or not self._keeps or message.sequence <= self._in_lake()
             if message.body is not None and sealed and self._outlived(message):
                 message.body = None
         self._oldest = max(self._oldest, self._trim_to())
@@ -1132,7 +1137,7 @@ class MemoryStore:
         return all(
             slot.state in ENDED
             and (slot.state not in DEAD or slot.queue.deleted)
-            and slot.since_at + slot.queue.policy.keep_us <= self._now
+            and (not self._keeps or slot.since_at + slot.queue.policy.keep_us <= self._now)
             for slot in message.slots
         )
 
@@ -1199,6 +1204,8 @@ class MemoryStore:
             slot.refused.clear()
         else:
             self._let_obsolete(slot)
+        if not self._keeps and slot.state in ENDED - DEAD:
+            slot.message.body = None
         if slot.state is E and slot.queue.policy.dead is not None:
             self._dead_letter(slot, slot.queue.policy.dead)
         if not was_completed and slot.message.state is X:
@@ -1240,6 +1247,9 @@ class MemoryStore:
             yield from message.slots
 
     # ── reads ───────────────────────────────────────────────────────────────────────────────
+
+    def look(self) -> Applied | None:
+        return None
 
     def stage(self, body: bytes) -> bytes | Staged:
         return body

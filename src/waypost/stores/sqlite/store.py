@@ -66,6 +66,7 @@ from ...store import (
     DeliveryInfo,
     Depths,
     Event,
+    Feature,
     MessageInfo,
     ObjectInfo,
     QueueInfo,
@@ -73,12 +74,12 @@ from ...store import (
     Stats,
     Undecided,
 )
+from ..disk import BALLAST_BYTES, MARK_BYTES, Disk, ballast
 from . import files
 from .bodies import Bodies, folder_of
 from .checkpoints import Checkpoints
 from .contents import Contents
 from .deciding import Deciding
-from .disk import BALLAST_BYTES, MARK_BYTES, Disk
 from .fetching import Fetching
 from .jobs import Jobs, job_of
 from .names import Destination, Names
@@ -113,6 +114,7 @@ _FATAL = (
 class SqliteStore:
     inline_bytes = INLINE_BYTES
     threaded = False
+    lacks: frozenset[Feature] = frozenset()
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class SqliteStore:
         self._lock = files.Lock(self.path)
         try:
             if shutil.disk_usage(self.path.parent).free < ballast_bytes:
-                files.ballast(self.path).unlink(missing_ok=True)  # to have room for the checkpoint
+                ballast(self.path).unlink(missing_ok=True)  # to have room for the checkpoint
             self._db: Db = files.open_file(
                 self.path,
                 now=self.clock(),
@@ -511,6 +513,9 @@ class SqliteStore:
         return self._reaper.reap(command.limit)
 
     # ── reads ───────────────────────────────────────────────────────────────────────────────
+
+    def look(self) -> Applied | None:
+        return None  # one process has the file
 
     def stage(self, body: bytes) -> bytes | Staged:
         return self._bodies.put(body)
