@@ -69,6 +69,8 @@ MAX_STAGING_BYTES = 256 << 20
 LOG_CHUNK = 500
 #: deliveries that one look of a count brings
 COUNTED_AT_ONCE = 1_000
+#: how often a store that others share is looked at, while somebody waits
+LOOK_SECONDS = 0.05
 
 
 #: a queue or channel
@@ -113,6 +115,8 @@ class Broker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._ticking = self._working = False
+        #: the next look at what others did
+        self._looker: asyncio.TimerHandle | None = None
         self._reap_every_seconds = reap_every_seconds
         self._stopping = False
         self._commit = self.committer.submit
@@ -286,6 +290,7 @@ class Broker:
     def _park(self, waiter: Waiter) -> None:
         waiter.timer = self._loop.call_at(waiter.deadline, self._waited, waiter)
         self._parked.setdefault(waiter.place, {})[waiter.ticket] = waiter
+        self._look_soon()
 
     def _unpark(self, waiter: Waiter) -> None:
         if waiter.timer is not None:
@@ -399,6 +404,7 @@ class Broker:
         """The log's head as soon as it is beyond `head`, or after the timeout."""
         changed = asyncio.Event()
         self._followers.add(changed)
+        self._look_soon()
         try:
             async with asyncio.timeout(seconds):
                 while self.store.bounds()[1] <= head and not self._stopping:
@@ -460,6 +466,31 @@ class Broker:
         elif isinstance(more, Refused):
             self._loop.call_later(0.1, self._work)
 
+    def look(self) -> None:
+        """What others did to a store that they share is taken notice of."""
+        if self.store.threaded:
+            looking = self._loop.run_in_executor(self._threads, self.store.look)
+            looking.add_done_callback(self._looked)
+        elif (seen := self.store.look()) is not None:
+            self._applied(seen)
+
+    def _looked(self, looking: asyncio.Future[Applied | None]) -> None:
+        if (error := looking.exception()) is not None:
+            self.committer.broke(error)
+        elif (seen := looking.result()) is not None:
+            self._applied(seen)
+
+    def _look_soon(self) -> None:
+        """And again, for as long as somebody waits."""
+        if self.store.shared and self._looker is None and not self._stopping:
+            self._looker = self._loop.call_later(LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looker = None
+        if not self._stopping and (self._parked or self._followers):
+            self.look()
+            self._look_soon()
+
     def _reap(self) -> None:
         def reaped(more: Any) -> None:
             seconds = 0.05 if more is True else self._reap_every_seconds
@@ -478,6 +509,8 @@ class Broker:
         """No new publishes, no waiting: long polls answer now, followers end."""
         self._stopping = self._refusing = True
         self._reaper.cancel()
+        if self._looker is not None:
+            self._looker.cancel()
         self._set_timer(None)
         self._router.stop()
         for parked in list(self._parked.values()):

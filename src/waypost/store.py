@@ -191,6 +191,16 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     undecided: int
 
 
+class Races(msgspec.Struct):
+    """What a store counts whose messages others fetch as well."""
+
+    #: taken by somebody else before it could be opened, and between that and the rename
+    lost_opens: int = 0
+    lost_renames: int = 0
+    #: waits because there was little to choose from
+    naps: int = 0
+
+
 class Feature(StrEnum):
     """What a store may do without. The routes that need it answer 501 then, and the tests of it do not apply."""
 
@@ -220,18 +230,22 @@ class Store(Protocol):
     inline_bytes: int
     #: True where `apply` must never run in the event loop's thread
     threaded: bool
+    #: whether others may change it, too: then `look` is called
+    shared: bool
     #: what its instants come from
     clock: Clock
     #: how long the last sync took
     sync_seconds: float
+    #: None where nobody else fetches
+    races: Races | None
 
     def apply(self, commands: Sequence[Command]) -> Applied:
         """Called by the committer alone, one group at a time. A repeat is a new group."""
         ...
 
     def look(self) -> Applied | None:
-        """What others did to the same store since the last look or group, with no results; None: nothing, or there are no others.
-        Called while somebody waits or follows, every 50 ms, where `apply` is called."""
+        """What others did to the same store since the last look or group, with no results; None: nothing.
+        Called where the store is `shared` and somebody waits or follows, every 50 ms; in a thread if `threaded`."""
         ...
 
     def stage(self, body: bytes) -> bytes | Staged:
@@ -333,7 +347,7 @@ class Store(Protocol):
         ...
 
     def export_source(self) -> str | None:
-        """What another process opens to export the store's log and rows: the file's absolute path, for `stores.sqlite.export`. None:
+        """What another process opens to export the store's log and rows: the file's absolute path, for `stores.exporting`. None:
         there is nothing to open, and no lake."""
         ...
 

@@ -10,6 +10,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from ..version import __version__
 from . import (
     destinations,
+    folders,
     lake,
     load,
     messages,
@@ -102,7 +103,7 @@ COMMANDS = {
     ),
     WATCH: (messages.tail, messages.message, selections.search, selections.dead, destinations.stats),
     ACT: (selections.redrive, selections.replay, selections.cancel, selections.purge),
-    BROKER: (load.bench, settings.config),
+    BROKER: (folders.mover, folders.reaper, load.bench, settings.config),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

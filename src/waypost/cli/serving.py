@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import LAKE_BESIDE, LAKE_FOREVER, LAKE_OFF, NO_ROUTER, SETTINGS, load, shown
+from ..store import Feature
 from ..version import __version__
 from .failures import CommandFailed, CommandMisused
 
@@ -48,7 +49,17 @@ def serve(arguments: Sequence[str]) -> None:
     from ..stores.opening import open_store
 
     route = _router(values["router"])
-    run(_serve(open_store(values["store"], infer_types=values["infer-types"]), route, values))
+    store = open_store(
+        values["store"],
+        infer_types=values["infer-types"],
+        peers=values["peers"],
+        mover=values["mover"],
+        reaper=values["reaper"],
+    )
+    if route is not None and Feature.OBJECTS in store.lacks:
+        store.close()
+        raise CommandFailed("this store has no routing function: leave --router out, or serve another store")
+    run(_serve(store, route, values))
 
 
 def _router(named: str) -> RouteFunction | None:
@@ -129,6 +140,7 @@ async def _serve(store: Store, route: RouteFunction | None, values: dict[str, An
     from ..push import Pusher
     from ..push.addresses import parse_allowed
     from ..stores.opening import described
+    from .watching import watch
 
     host, port = values["host"], values["port"]
     allowed = parse_allowed(values["push-allow"])
@@ -180,12 +192,14 @@ async def _serve(store: Store, route: RouteFunction | None, values: dict[str, An
         "" if route is None else f"; routed by {values['router']}",
     )
     log.info("%s", where)
+    stop_watching = watch(store, service.broker, values)
     # What is here stays; the rest lives for one group. Looking through it all again and again finds nothing.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     await asked.wait()
     log.info("stopping: no new connections, at most %g s for what is under way", DRAIN_SECONDS)
+    stop_watching()
     await service.stop(DRAIN_SECONDS)
 
 

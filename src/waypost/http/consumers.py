@@ -34,7 +34,7 @@ from waypost.http.schemas import JSON, NAME, ref
 from waypost.http.wire import Request
 from waypost.instants import instant_text
 from waypost.names import ANONYMOUS
-from waypost.store import ConsumerInfo
+from waypost.store import ConsumerInfo, Feature
 from waypost.wire import consumer_info_json, read_json
 
 SECRET_BYTES = 32
@@ -162,6 +162,7 @@ def rows(broker: Broker, push: Pushing | None) -> list[Route]:
             handler,
             verb=verb,
             name_parameter="name",
+            needs=Feature.CONSUMERS,
             tag="consumers",
             summary=summary,
             parameters=(Parameter("name", "path", "the consumer", NAME),),
@@ -175,6 +176,7 @@ def rows(broker: Broker, push: Pushing | None) -> list[Route]:
             "/v1/consumers",
             guarded(listing),
             verb="inspect",
+            needs=Feature.CONSUMERS,
             tag="consumers",
             summary="All registered consumers, and how pushing to them goes",
             responses={200: Content("by name", {JSON: ref("Consumers")})},

@@ -129,6 +129,7 @@ from ..store import (
     MessageInfo,
     ObjectInfo,
     QueueInfo,
+    Races,
     SpectatorInfo,
     Stats,
     Undecided,
@@ -294,6 +295,8 @@ class _Job:
 class MemoryStore:
     inline_bytes = 1 << 62
     threaded = False
+    shared = False
+    races: Races | None = None
     sync_seconds = 0.0
     lacks: frozenset[Feature] = frozenset()
 

@@ -2,6 +2,7 @@
 
 sqlite:///waypost-data/waypost.db     relative: after :// comes / and then the path as the shell would read it
 sqlite:////var/lib/waypost.db         absolute
+folder:////srv/mq                     a folder, which other brokers may serve as well
 memory:///                            nothing is kept
 """
 
@@ -14,10 +15,15 @@ from ..errors import StoreUnusable
 from ..store import Store
 
 #: what can be opened, with an example of each
-SCHEMES = {"sqlite": "sqlite:////var/lib/waypost/waypost.db", "memory": "memory:///"}
+SCHEMES = {
+    "sqlite": "sqlite:////var/lib/waypost/waypost.db",
+    "folder": "folder:////srv/mq",
+    "memory": "memory:///",
+}
 #: what an answer is worth
 _PROMISES = {
     "sqlite": "an answer means: committed and synced to disk",
+    "folder": "an answer means: in its folder, logged, and synced to disk",
     "memory": "nothing survives this process",
 }
 
@@ -41,8 +47,9 @@ def parse_store_url(url: str) -> StoreUrl:
     if scheme == "memory":
         if path:
             raise StoreUnusable(f"the memory store has no path; write {SCHEMES['memory']}")
-    elif not path or path.endswith("/") or "\0" in path:
-        raise StoreUnusable(f"{url!r} names no file; for example {SCHEMES[scheme]}")
+    elif not path or "\0" in path or (path.endswith("/") and scheme == "sqlite"):
+        what = "file" if scheme == "sqlite" else "folder"
+        raise StoreUnusable(f"{url!r} names no {what}; for example {SCHEMES[scheme]}")
     return StoreUrl(scheme, os.path.expanduser(path))
 
 
@@ -53,13 +60,19 @@ def described(url: str) -> str:
     return f"store {where}; {_PROMISES[parsed.scheme]}"
 
 
-def open_store(url: str, *, infer_types: bool = True) -> Store:
-    """Raises StoreUnusable, in one line, when it must not be served."""
+def open_store(
+    url: str, *, infer_types: bool = True, peers: int = 0, mover: bool = True, reaper: bool = True
+) -> Store:
+    """`peers`, `mover` and `reaper` are the folder store's. Raises StoreUnusable, in one line, when it must not be served."""
     parsed = parse_store_url(url)
     if parsed.scheme == "memory":
         from .memory import MemoryStore
 
         return MemoryStore(infer_types=infer_types)
+    if parsed.scheme == "folder":
+        from .folder import FolderStore
+
+        return FolderStore(parsed.path, infer_types=infer_types, peers=peers, mover=mover, reaper=reaper)
     from .sqlite import SqliteStore
 
     return SqliteStore(parsed.path, infer_types=infer_types)

@@ -17,25 +17,14 @@ import random
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from ...commands import Staged
 from ...message import payload_hash
+from ...store import Races
 from .picture import Message, Picture, Place, Queue
 from .tree import Tree
 
 #: the longest wait of the algorithm
 _NAP_SECONDS = 0.009
-
-
-class Races(msgspec.Struct):
-    """Counted for /metrics."""
-
-    #: taken before it could be opened, and between that and the rename
-    lost_opens: int = 0
-    lost_renames: int = 0
-    #: waits because there was little to choose from
-    naps: int = 0
 
 
 class Claims:

@@ -86,6 +86,7 @@ from .claiming import Claims, is_whole
 from .picture import Message, Picture, Place, Queue, Remembered
 from .records import (
     BodyGone,
+    ConsumerNumbered,
     DelayOver,
     JobNoted,
     KeyRemembered,
@@ -231,7 +232,7 @@ class Decider:
         if len(queues) > 1:
             raise NotOffered(
                 f"a message in the folder store has one queue, and this one names {', '.join(queues)[:200]}",
-                "send it to each, or use another store; " + _ELSEWHERE,
+                "send it to each of them, or serve a store that has several, such as sqlite",
             )
         return queues[0]
 
@@ -339,15 +340,18 @@ class Decider:
         """One step of a message; `fetched`: by whom, with the receipt's secret."""
         redriven = message.state in ENDED
         consumer = message.consumer if confirmed is not None or message.state is F else None
+        consumer = consumer if fetched is None else fetched[0]
         self._record(
             Stepped(
                 message.sequence,
                 message.id,
                 self._picture.numbered[message.number].name,
+                message.number,
                 message.state,
                 step.path,
                 message.attempt + (fetched is not None),
-                consumer if fetched is None else fetched[0],
+                consumer,
+                None if consumer is None else self._number_of(consumer),
                 step.reason,
                 (self._now - message.since_at) // 1_000,
                 (self._now - message.created_at) // 1_000,
@@ -360,6 +364,12 @@ class Decider:
         )
         if not redriven:
             self._let_obsolete(message)
+
+    def _number_of(self, consumer: str) -> int:
+        known = self._picture.consumers
+        if consumer not in known:
+            self._record(ConsumerNumbered(consumer, len(known) + 1))
+        return known[consumer]
 
     def gone(self, group: Group, message: Message) -> None:
         """Its file is nowhere, and nobody said why."""

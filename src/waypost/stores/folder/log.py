@@ -1,11 +1,11 @@
 """The log: one file, to which brokers append a group at a time, each under the lock.
 
-    ┌ header, 4 KiB ─────────────┐┌ frame ──────────────────────────────┐┌ frame ─ …
-    │ mark, store's id, begins   ││ mark length crc first count at │ … ││
-    └────────────────────────────┘└─────────────────────────────────────┘└
+    ┌ header, 4 KiB ─────────────┐┌ frame ────────────────────────────────┐┌ frame ─ …
+    │ mark, store's id, begins   ││ mark length crc first count at … │ … ││
+    └────────────────────────────┘└───────────────────────────────────────┘└
 
 A frame is a group: all of it counts or none. `first` is the offset of its first event, `count` how many there are, `at` their
-moment; its body is the group's records (`records.py`). Frames are found by their lengths, so a range is read without its past; every 64 KiB
+moment; after them stands where the log begins and how far it is sealed, then: so the last frame says how the log stands. Its body is the group's records (`records.py`). Frames are found by their lengths, so a range is read without its past; every 64 KiB
 a place is noted to begin from.
 
 What a killed broker left half written is cut off by the next one who has the lock. Where whole frames follow the damage it was
@@ -33,7 +33,10 @@ from .syncing import punch
 
 HEADER_BYTES = 4096
 _TITLE = b"waypost folder log 1\n"
-_FRAME = struct.Struct("<4sIIQIq")
+_FRAME = struct.Struct("<4sIIQIqQq")
+#: what of it stands behind the checksum
+_STANDING = struct.Struct("<QIqQq")
+_NOT_SEALED = -1
 _MARK = b"\xf7WPg"
 #: a place to begin from is noted every so often
 _NOTED_BYTES = 64 << 10
@@ -47,13 +50,23 @@ class LogDamaged(StoreUnusable):
     """In the middle, with whole frames after it."""
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """How the log stands: its first offset and its last, the moment of the last group, what is sealed."""
+
+    oldest: int = 1
+    head: int = 0
+    at: int = 0
+    sealed: int | None = None
+
+
 class Begin(msgspec.Struct, frozen=True):
     """What the header says."""
 
     #: the store's own
     id: str
-    #: where the first frame lies
+    #: where the first frame lies, and how the log stood before it
     position: int = HEADER_BYTES
+    standing: Standing = Standing()
 
 
 class Frame(NamedTuple):
@@ -64,7 +77,13 @@ class Frame(NamedTuple):
     #: how many events it has
     events: int
     at: int
+    oldest: int
+    sealed: int | None
     body: bytes
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.oldest, self.first + self.events - 1, self.at, self.sealed)
 
     def records(self) -> list[Record]:
         return decode(self.body)
@@ -130,11 +149,13 @@ class Log:
 
     # ── frames ──────────────────────────────────────────────────────────────────────────────
 
-    def append(self, position: int, records: Sequence[Record], first: int, count: int, at: int) -> Frame:
-        """Under the lock, at the end. Durable once the file is synced."""
+    def append(self, position: int, records: Sequence[Record], count: int, standing: Standing) -> Frame:
+        """Under the lock, at the end: `count` events, and how the log stands with them. Durable once the file is synced."""
         body = encode(records)
-        head = struct.pack("<QIq", first, count, at)
-        frame = Frame(position, position + _FRAME.size + len(body), first, count, at, body)
+        first, at, sealed = standing.head - count + 1, standing.at, standing.sealed
+        head = _STANDING.pack(first, count, at, standing.oldest, _NOT_SEALED if sealed is None else sealed)
+        end = position + _FRAME.size + len(body)
+        frame = Frame(position, end, first, count, at, standing.oldest, sealed, body)
         text = _MARK + struct.pack("<II", len(body), zlib.crc32(body, zlib.crc32(head))) + head + body
         written = 0
         while written < len(text):
@@ -190,14 +211,28 @@ def _frame(held: bytes, at: int, position: int) -> Frame | None:
     """The frame that begins there, if it is whole."""
     if len(held) - at < _FRAME.size:
         return None
-    mark, length, sum, first, count, moment = _FRAME.unpack_from(held, at)
+    mark, length, sum, first, count, moment, oldest, sealed = _FRAME.unpack_from(held, at)
     start = at + _FRAME.size
     if mark != _MARK or len(held) < start + length:
         return None
     body = held[start : start + length]
     if zlib.crc32(body, zlib.crc32(held[at + 12 : start])) != sum:
         return None
-    return Frame(position, position + _FRAME.size + length, first, count, moment, body)
+    return Frame(
+        position,
+        position + _FRAME.size + length,
+        first,
+        count,
+        moment,
+        oldest,
+        None if sealed == _NOT_SEALED else sealed,
+        body,
+    )
+
+
+def is_log(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(_TITLE)) == _TITLE
 
 
 def read_header(descriptor: int) -> Begin:

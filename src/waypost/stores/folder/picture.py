@@ -24,8 +24,10 @@ from ...commands import Published
 from ...delivery import DEAD, ENDED, OPEN, WAITING, F, K, N, O, Outcome, Q, State
 from ...message import Envelope
 from ...policy import Policy
+from .log import Standing
 from .records import (
     BodyGone,
+    ConsumerNumbered,
     DelayOver,
     JobNoted,
     KeyRemembered,
@@ -186,6 +188,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     keys: list[tuple[str | None, str, bytes, Published, int]]
     jobs: list[JobNoted]
     spectators: dict[str, tuple[int, int]]
+    consumers: dict[str, int]
     #: positions, first offsets and moments of the log's places
     places: tuple[list[int], list[int], list[int]]
 
@@ -207,6 +210,8 @@ class Picture:
         self.keys: dict[tuple[str | None, str], Remembered] = {}
         self.jobs: dict[str, JobNoted] = {}
         self.spectators: dict[str, tuple[int, int]] = {}
+        #: everyone who ever fetched, numbered from 1 on
+        self.consumers: dict[str, int] = {}
         self._order: list[int] = []
         self._due: list[tuple[int, int]] = []
         self._expiring: list[tuple[int, int]] = []
@@ -220,6 +225,7 @@ class Picture:
             QueueMade: self._queue_made,
             PolicyChanged: self._policy_changed,
             QueueDeleted: self._queue_deleted,
+            ConsumerNumbered: self._consumer_numbered,
             LeaseExtended: self._lease_extended,
             DelayOver: self._delay_over,
             BodyGone: self._body_gone,
@@ -229,6 +235,10 @@ class Picture:
             SealedUpTo: self._sealed_up_to,
             Trimmed: self._trimmed,
         }
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.oldest, self.head, self.at, self.sealed)
 
     # ── records ─────────────────────────────────────────────────────────────────────────────
 
@@ -328,6 +338,9 @@ class Picture:
 
     def _queue_deleted(self, record: QueueDeleted) -> None:
         self.queues.pop(record.name).deleted_at = self.at
+
+    def _consumer_numbered(self, record: ConsumerNumbered) -> None:
+        self.consumers[record.name] = record.number
 
     def _lease_extended(self, record: LeaseExtended) -> None:
         message = self.messages[record.sequence]
@@ -534,6 +547,7 @@ class Picture:
             keys=[(*scope, kept.hash, kept.published, kept.at) for scope, kept in self.keys.items()],
             jobs=list(self.jobs.values()),
             spectators=self.spectators,
+            consumers=self.consumers,
             places=places,
         )
 
@@ -563,7 +577,7 @@ class Picture:
             for producer, key, hash, published, at in snapshot.keys
         }
         picture.jobs = {noted.job.id: noted for noted in snapshot.jobs}
-        picture.spectators = dict(snapshot.spectators)
+        picture.spectators, picture.consumers = snapshot.spectators, snapshot.consumers
         picture.moved.clear()
         return picture
 

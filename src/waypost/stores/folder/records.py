@@ -47,11 +47,14 @@ class Stepped(msgspec.Struct, frozen=True, array_like=True, tag="S", gc=False):
     sequence: int
     id: str
     queue: str
+    number: int
     from_state: State
     #: the states entered, in order
     path: tuple[State, ...]
     attempt: int
     consumer: str | None
+    #: its number, for those who compute
+    consumer_number: int | None
     reason: str | None
     #: time spent in from_state, and, where the message completes, since it was logged
     duration_ms: int
@@ -80,6 +83,13 @@ class PolicyChanged(msgspec.Struct, frozen=True, array_like=True, tag="p", gc=Fa
 
 class QueueDeleted(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
     name: str
+
+
+class ConsumerNumbered(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
+    """Somebody who fetches for the first time."""
+
+    name: str
+    number: int
 
 
 class LeaseExtended(msgspec.Struct, frozen=True, array_like=True, tag="x", gc=False):
@@ -142,6 +152,7 @@ Note = (
     QueueMade
     | PolicyChanged
     | QueueDeleted
+    | ConsumerNumbered
     | LeaseExtended
     | DelayOver
     | BodyGone
@@ -171,15 +182,18 @@ def count_of(record: Record) -> int:
 
 def events_of(records: Iterable[Record], first: int, at: int) -> Iterator[Event]:
     """The events of a group that begins with offset `first`."""
-    return chain.from_iterable(_events(records, first, at))
+    return chain.from_iterable(events for _, events in by_record(records, first, at))
 
 
-def _events(records: Iterable[Record], offset: int, at: int) -> Iterator[list[Event]]:
+def by_record(
+    records: Iterable[Record], first: int, at: int
+) -> Iterator[tuple[Logged | Stepped, list[Event]]]:
+    offset = first
     for record in records:
         if isinstance(record, Logged):
-            yield _logged(record, offset, at)
+            yield record, _logged(record, offset, at)
         elif isinstance(record, Stepped):
-            yield _stepped(record, offset, at)
+            yield record, _stepped(record, offset, at)
         offset += count_of(record)
 
 

@@ -58,12 +58,13 @@ from ...store import (
     MessageInfo,
     ObjectInfo,
     QueueInfo,
+    Races,
     SpectatorInfo,
     Stats,
     Undecided,
 )
 from ..disk import BALLAST_BYTES, MARK_BYTES, Disk
-from .claiming import Claims, Races, read_all
+from .claiming import Claims, read_all
 from .deciding import Decider, Group, id_of, selects
 from .locking import come, exclusive, shared
 from .log import HEADER_BYTES, Begin, Frame, Log, LogDamaged, Places, read_header
@@ -91,6 +92,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 class FolderStore:
     inline_bytes = INLINE_BYTES
     threaded = True
+    shared = True
     lacks = frozenset(Feature)
 
     def __init__(
@@ -111,13 +113,16 @@ class FolderStore:
         """`mover`, `reaper`: whether this process moves what is due and unlinks what is done. Raises StoreUnusable."""
         self.clock = clock or SteadyClock()
         self.sync_seconds = 0.0
-        self.races = Races()
+        races = Races()
+        self.races: Races | None = races
         self._mover, self._reaper = mover, reaper
         #: held by whoever changes the picture, or reads more of it than a number
         self._busy = threading.Lock()
         self._now = 0
         self._temporaries = 0
         self._said: set[Unfit] = set()
+        #: what could not be taken in from new/, and how many queues there had been by then
+        self._left: tuple[frozenset[str], int] = (frozenset(), 0)
         self._closed = False
         with ExitStack() as opened:
             self._tree = Tree(Path(root))
@@ -133,7 +138,7 @@ class FolderStore:
                     self._decider = Decider(
                         self._picture,
                         self._tree,
-                        Claims(self._picture, self._tree, peers, self.inline_bytes, self.races),
+                        Claims(self._picture, self._tree, peers, self.inline_bytes, races),
                         draw=entropy or system_entropy(),
                         infer_types=infer_types,
                         log_keep_us=log_keep_us,
@@ -190,6 +195,8 @@ class FolderStore:
         self._commit(group)
         self._sync()
         self._show()
+        if self._reaper:
+            self._tree.reap()
 
     def _say(self, unfit: list[Unfit]) -> None:
         """Once each."""
@@ -231,6 +238,8 @@ class FolderStore:
             if isinstance(spot, Spot):
                 self._tree.unlink(spot)  # of what was refused, or known already
         self._say(unfit)
+        if self._reaper and any(isinstance(command, Reap) for command in commands):
+            self._tree.reap()  # what others left
         return self._applied(results)
 
     def _applied(self, results: list[Any]) -> Applied:
@@ -282,7 +291,10 @@ class FolderStore:
     def _dropped(self, commands: Sequence[Command]) -> tuple[list[Any], list[Unfit]]:
         if not self._mover or not any(isinstance(command, Tick) for command in commands):
             return [], []
-        return dropped(self._tree, self._picture, DROPPED_AT_ONCE)
+        found, unfit = dropped(self._tree, self._picture, DROPPED_AT_ONCE)
+        taken = {one.spot.name for one in found}
+        self._left = (self._tree.in_new() - taken, len(self._picture.numbered))
+        return found, unfit
 
     def _catch_up(self) -> bool:
         """Under the lock: what others appended; whether something half written was cut off."""
@@ -313,8 +325,7 @@ class FolderStore:
         if not group.records:
             return
         count = sum(map(count_of, group.records))
-        first = self._picture.head - count + 1
-        frame = self._log.append(self._end, group.records, first, count, group.now)
+        frame = self._log.append(self._end, group.records, count, self._picture.standing)
         self._sync()
         self._end = frame.end
         for message in done:
@@ -415,8 +426,9 @@ class FolderStore:
             self._busy.release()
 
     def dropped(self) -> bool:
-        """Whether somebody put a file into new/. Cheap."""
-        return any(not name.startswith(".") for name in os.listdir(self._tree.folder("new")))
+        """Whether somebody put something into new/ that was not there when it was last looked at. Cheap."""
+        names = self._tree.in_new()
+        return bool(names) and (names, len(self._picture.numbered)) != self._left
 
     # ── the log's past ──────────────────────────────────────────────────────────────────────
 
@@ -425,7 +437,9 @@ class FolderStore:
         self._save()
         position = self._position_of(self._picture.oldest)
         if position > self._begin.position:
-            self._begin = Begin(self._begin.id, position)
+            standing = self._picture.standing
+            before = standing.head if position == self._end else standing.oldest - 1
+            self._begin = Begin(self._begin.id, position, msgspec.structs.replace(standing, head=before))
             self._log.write_header(self._begin)
             self._sync()
             self._log.forget(self._begin)

@@ -215,6 +215,10 @@ class Tree:
             return False
         return stat.S_ISDIR(found.st_mode)
 
+    def in_new(self) -> frozenset[str]:
+        """Names in new/, but for what is on its way."""
+        return frozenset(name for name in self._names("new") if not name.startswith("."))
+
     def listed(self, folder: str) -> tuple[list[tuple[str, str]], list[Unfit]]:
         """(queue, id) of the messages' files in new, delay, dead or remove; and what else is there."""
         found, unfit = [], []
@@ -260,6 +264,13 @@ class Tree:
         if not stat.S_ISREG(found.st_mode):
             return "it is not a plain file"
         return "it has another name elsewhere (a hard link)" if found.st_nlink > 1 else None
+
+    def reap(self) -> None:
+        """What is done goes for good."""
+        for name in self._names("remove"):
+            spot = Spot(self._folders["remove"], name)
+            if not self._not_plain(spot):
+                self.unlink(spot)
 
     def temporaries(self) -> Iterator[Spot]:
         for name in self._names("new"):

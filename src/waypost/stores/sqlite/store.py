@@ -70,6 +70,7 @@ from ...store import (
     MessageInfo,
     ObjectInfo,
     QueueInfo,
+    Races,
     SpectatorInfo,
     Stats,
     Undecided,
@@ -114,6 +115,8 @@ _FATAL = (
 class SqliteStore:
     inline_bytes = INLINE_BYTES
     threaded = False
+    shared = False
+    races: Races | None = None
     lacks: frozenset[Feature] = frozenset()
 
     def __init__(
@@ -515,7 +518,7 @@ class SqliteStore:
     # ── reads ───────────────────────────────────────────────────────────────────────────────
 
     def look(self) -> Applied | None:
-        return None  # one process has the file
+        return None
 
     def stage(self, body: bytes) -> bytes | Staged:
         return self._bodies.put(body)
