@@ -57,7 +57,8 @@ def reaper(store: StoreUrl = None) -> None:
     stopping = _until_stopped("reaper", tree.root)
     try:
         while not stopping.is_set():
-            tree.reap()
+            for spot in tree.removed():
+                tree.unlink(spot)
             stopping.wait(LOOK_SECONDS)
     finally:
         tree.close()

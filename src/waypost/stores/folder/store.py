@@ -8,7 +8,7 @@
       files move to where they can be fetched, wait or lie dead
       the group's records are appended, one sync       from here on it is true
       ── unlock ─────────────────────────────────────────────────────────────────────
-      what is done goes to remove/, and is unlinked    a start would do it again
+      what is done goes to remove/, for the reaper     a start would do it again
 
 Any number of brokers work on one tree. An error of the disk ends the process; the next start puts every file where the log says.
 """
@@ -69,6 +69,7 @@ from .deciding import Decider, Group, id_of, selects
 from .locking import come, exclusive, shared
 from .log import HEADER_BYTES, Begin, Frame, Log, LogDamaged, Places, read_header
 from .picture import Message, Picture, Place, Queue, Snapshot
+from .reaping import Reaping
 from .records import Trimmed, count_of, events_of
 from .recovering import clear_temporaries, dropped, recover
 from .syncing import Syncing
@@ -115,11 +116,12 @@ class FolderStore:
         self.sync_seconds = 0.0
         races = Races()
         self.races: Races | None = races
-        self._mover, self._reaper = mover, reaper
+        self._mover = mover
         #: held by whoever changes the picture, or reads more of it than a number
         self._busy = threading.Lock()
         self._now = 0
-        self._temporaries = 0
+        #: of bodies on their way in, told apart from those of other brokers
+        self._token, self._temporaries = os.urandom(8).hex(), 0
         self._said: set[Unfit] = set()
         #: what could not be taken in from new/, and how many queues there had been by then
         self._left: tuple[frozenset[str], int] = (frozenset(), 0)
@@ -130,6 +132,9 @@ class FolderStore:
             self._syncing = Syncing(self._tree.fd, sync_each)
             self._log = Log(_open_log(self._tree))
             opened.callback(os.close, self._log.descriptor)
+            self._reaping = Reaping(self._tree) if reaper else None
+            if self._reaping is not None:
+                opened.callback(self._reaping.close)
             self._disk = Disk(self._tree.root / LOG, disk_mark_bytes, ballast_bytes)
             try:
                 with exclusive(self._log.descriptor, START_SECONDS):
@@ -195,8 +200,8 @@ class FolderStore:
         self._commit(group)
         self._sync()
         self._show()
-        if self._reaper:
-            self._tree.reap()
+        if self._reaping is not None:
+            self._reaping.sweep()
 
     def _say(self, unfit: list[Unfit]) -> None:
         """Once each."""
@@ -238,8 +243,8 @@ class FolderStore:
             if isinstance(spot, Spot):
                 self._tree.unlink(spot)  # of what was refused, or known already
         self._say(unfit)
-        if self._reaper and any(isinstance(command, Reap) for command in commands):
-            self._tree.reap()  # what others left
+        if self._reaping is not None and any(isinstance(command, Reap) for command in commands):
+            self._reaping.sweep()
         return self._applied(results)
 
     def _applied(self, results: list[Any]) -> Applied:
@@ -286,7 +291,7 @@ class FolderStore:
 
     def _temporary(self) -> Spot:
         self._temporaries += 1
-        return self._tree.temporary(f"{os.getpid()}-{id(self):x}-{self._temporaries}")
+        return self._tree.temporary(f"{self._token}-{self._temporaries}")
 
     def _dropped(self, commands: Sequence[Command]) -> tuple[list[Any], list[Unfit]]:
         if not self._mover or not any(isinstance(command, Tick) for command in commands):
@@ -375,8 +380,8 @@ class FolderStore:
             self._tree.move(here, there)
         except FileNotFoundError:
             return
-        if self._reaper:
-            self._tree.unlink(there)
+        if self._reaping is not None:
+            self._reaping.take(there)
 
     def _spot(self, message: Message) -> Spot:
         return self._tree.spot(message.place, self._picture.numbered[message.number].name, message.id)

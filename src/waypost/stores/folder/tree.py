@@ -129,10 +129,9 @@ class Tree:
     def queue(self, name: str) -> int:
         """The folder of a queue, made where it is not there."""
         fd = self._queues.get(name)
-        if fd is not None and os.fstat(fd).st_nlink:
+        if fd is not None and _is_there(fd):
             return fd
-        if fd is not None:  # another broker removed it
-            self._let_go_of(name)
+        self._let_go_of(name)  # another broker removed it
         fd = self._queues[name] = self._open_folder(self._folders["queues"], _checked(name), f"queues/{name}")
         return fd
 
@@ -265,17 +264,24 @@ class Tree:
             return "it is not a plain file"
         return "it has another name elsewhere (a hard link)" if found.st_nlink > 1 else None
 
-    def reap(self) -> None:
-        """What is done goes for good."""
+    def removed(self) -> Iterator[Spot]:
+        """What is done, and can go for good."""
         for name in self._names("remove"):
             spot = Spot(self._folders["remove"], name)
             if not self._not_plain(spot):
-                self.unlink(spot)
+                yield spot
 
     def temporaries(self) -> Iterator[Spot]:
         for name in self._names("new"):
             if name.startswith("."):
                 yield Spot(self._folders["new"], name)
+
+
+def _is_there(folder: int) -> bool:
+    try:
+        return os.fstat(folder).st_nlink > 0
+    except OSError:  # on NFS, a handle that is stale
+        return False
 
 
 def _checked(queue: str) -> str:
