@@ -21,7 +21,7 @@ from ...commands import Staged
 from ...message import payload_hash
 from ...store import Races
 from .picture import Message, Picture, Place, Queue
-from .tree import Tree
+from .tree import Spot, Tree
 
 #: the longest wait of the algorithm
 _NAP_SECONDS = 0.009
@@ -59,14 +59,14 @@ class Claims:
         """Its body, or where it lies if it is large and `whole` is not asked for; None: somebody else was quicker."""
         name = self._picture.numbered[message.number].name
         there = self._tree.spot(Place.DELAY, name, message.id)
-        here = self._tree.spot(message.place, name, message.id)
+        here = spot_of(self._tree, message, name)
         try:
             handle = self._tree.open(here)
         except OSError:
             self._races.lost_opens += 1
             return None
         try:
-            if message.place is not Place.DELAY:
+            if message.place is Place.QUEUE:  # else it came in, or came back, in this very group
                 try:
                     self._tree.move(here, there)
                 except FileNotFoundError:
@@ -78,6 +78,13 @@ class Claims:
             return read_all(handle)
         finally:
             os.close(handle)
+
+
+def spot_of(tree: Tree, message: Message, queue: str) -> Spot:
+    """Where its file is now."""
+    if message.place is Place.NEW:
+        return tree.in_new(message.staged or "")
+    return tree.spot(message.place, queue, message.id)
 
 
 def read_all(handle: int) -> bytes:

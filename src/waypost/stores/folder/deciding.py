@@ -1,8 +1,8 @@
 """Deciding: what each command of a group does, as records.
 
 Commands are decided in order against the picture, each record is absorbed at once, so earlier commands are visible to later
-ones. What `delivery.py` decides is decided there. Of files only those move here that must: a body that comes in, and a claim;
-all others follow when the group is decided, to where the picture says they belong.
+ones. What `delivery.py` decides is decided there. Of files only what is claimed moves here; all others follow when the group is
+on stable media, to where the picture says they belong.
 
 Who calls holds the log's lock and has read what others appended.
 """
@@ -122,9 +122,14 @@ class Found(NamedTuple):
 
     queue: str
     id: str
-    spot: Spot
+    place: Place
     size: int
     hash: bytes
+
+    @property
+    def name(self) -> str:
+        """In new/."""
+        return f"{self.queue}:{self.id}"
 
 
 class Group:
@@ -262,12 +267,10 @@ class Decider:
         to = self._tree.spot(Place.QUEUE if due_at is None else Place.DELAY, queue.name, id)
         if command.id is not None and self._tree.exists(to):
             raise IdTaken(command.id)  # a file that somebody put there, and that the log does not know
-        if spot is None:
-            raise AssertionError("a body was not put away")
+        assert spot is not None, "its body was not put away"
         ttl_at = None if command.ttl_us is None else self._now + command.ttl_us
         queue_ttl_us = queue.policy.ttl_us if command.ttl_us is None else None
         named = command.queue is not None
-        self._tree.move(spot, to)
         del self._group.staged[id_of(command)]
         self._record(
             Logged(
@@ -282,10 +285,12 @@ class Decider:
                 ttl_at,
                 ttl_at if queue_ttl_us is None else self._now + queue_ttl_us,
                 command.id is not None,
+                spot.name,
                 command.idempotency_key,
             )
         )
         message = self._picture.by_id[id]
+        message.place = Place.NEW
         self._outdate(message, queue)
         return Published(id, message_state([message.state]))
 
@@ -313,13 +318,23 @@ class Decider:
         """A file that the log does not know becomes a message."""
         self._group = group
         queue = self._picture.queues.get(found.queue) or self._make(found.queue, DEFAULT)
-        to = self._tree.spot(Place.QUEUE, found.queue, found.id)
-        if found.spot != to:
-            self._tree.move(found.spot, to)
+        staged = found.name if found.place is Place.NEW else None
         logged = Logged(
-            found.id, queue.name, queue.number, _UNSAID, found.hash, found.size, 5, None, None, None, True
+            found.id,
+            queue.name,
+            queue.number,
+            _UNSAID,
+            found.hash,
+            found.size,
+            5,
+            None,
+            None,
+            None,
+            True,
+            None,
         )
-        self._record(msgspec.structs.replace(logged, reason=reason))
+        self._record(msgspec.structs.replace(logged, staged=staged, reason=reason))
+        self._picture.by_id[found.id].place = found.place
 
     def make_queue(self, group: Group, name: str) -> None:
         """Somebody made its folder."""

@@ -55,6 +55,7 @@ class Place(IntEnum):
     DELAY = 2
     DEAD = 3
     REMOVE = 4
+    NEW = 5
 
 
 class Fetch(msgspec.Struct, gc=False):
@@ -84,6 +85,8 @@ class Message(msgspec.Struct, kw_only=True):
     first_expires_at: int | None
     expires_at: int | None
     own_id: bool
+    #: its name in new/, where a power cut may bring it back
+    staged: str | None
     state: State = Q
     since_at: int
     #: waiting: when it may be fetched; fetched: when the lease ends; None: at once, or never
@@ -261,6 +264,7 @@ class Picture:
             first_expires_at=record.ttl_at,
             expires_at=record.expires_at,
             own_id=record.own_id,
+            staged=record.staged,
             since_at=self.at,
             due_at=record.due_at,
             reason=record.reason,
@@ -312,6 +316,7 @@ class Picture:
         message.due_at, message.tries = record.due_at, record.tries
         if state in ENDED and state not in DEAD:
             message.has_body = False
+            message.staged = message.staged if message.place is Place.NEW else None
         self._file(message, queue)
 
     def _count(self, queue: Queue, message: Message, state: State) -> None:

@@ -38,6 +38,8 @@ class Logged(msgspec.Struct, frozen=True, array_like=True, tag="L", gc=False):
     expires_at: int | None
     #: whether its producer gave it the id
     own_id: bool
+    #: the name under which its body lies in new/ when this is logged
+    staged: str | None
     idempotency_key: str | None = None
     #: why it is logged, where nobody published it
     reason: str | None = None

@@ -2,8 +2,7 @@
 
     the log says            and its file lies        then
     can be fetched          in delay/                it goes back: a claim was never logged, so nobody had it
-    fetched, or waits       in queues/               it goes back: its return was never logged
-    done, or dead           anywhere                 it follows
+    anything                elsewhere, or in new/    it follows: it was logged, and then there was no time
     open                    nowhere                  it is cancelled, reason `recovered`
     nothing of it           in queues/ or delay/     it is logged and queued, reason `recovered`
 
@@ -67,7 +66,8 @@ def recover(tree: Tree, picture: Picture, decider: Decider, group: Group) -> lis
         if id in picture.by_id:
             unfit.append(Unfit(f"{queue}:{id}", "its id is another message's"))
         else:
-            decider.adopt(group, found(queue, id, tree, tree.spot(places[0], queue, id)), Reason.RECOVERED)
+            spot = tree.spot(places[0], queue, id)
+            decider.adopt(group, found(queue, id, places[0], tree, spot), Reason.RECOVERED)
     return unfit
 
 
@@ -79,6 +79,9 @@ def _put_right(
         message.place = belongs
     elif places:
         tree.move(tree.spot(places[0], queue, message.id), tree.spot(belongs, queue, message.id))
+        message.place = belongs
+    elif message.staged is not None and tree.exists(tree.in_new(message.staged)):
+        tree.move(tree.in_new(message.staged), tree.spot(belongs, queue, message.id))
         message.place = belongs
     elif message.state in OPEN or (message.state in DEAD and message.has_body):
         decider.gone(group, message)
@@ -112,16 +115,15 @@ def dropped(tree: Tree, picture: Picture, limit: int) -> tuple[list[Found], list
 
 def _found(names: list[tuple[str, str]], tree: Tree, unfit: list[Unfit]) -> Iterator[Found]:
     for queue, id in names:
-        spot = Spot(tree.folder("new"), f"{queue}:{id}")
         try:
-            yield found(queue, id, tree, spot)
+            yield found(queue, id, Place.NEW, tree, tree.in_new(f"{queue}:{id}"))
         except FileNotFoundError:
             continue
         except OSError as error:
             unfit.append(Unfit(f"new/{queue}:{id}", (error.strerror or str(error)).lower()))
 
 
-def found(queue: str, id: str, tree: Tree, spot: Spot) -> Found:
+def found(queue: str, id: str, place: Place, tree: Tree, spot: Spot) -> Found:
     """With its size and hash, which nobody said; and synced, since nobody says that either."""
     handle = tree.open(spot)
     try:
@@ -132,4 +134,4 @@ def found(queue: str, id: str, tree: Tree, spot: Spot) -> Found:
         os.fsync(handle)
     finally:
         os.close(handle)
-    return Found(queue, id, spot, size, hash.digest())
+    return Found(queue, id, place, size, hash.digest())

@@ -5,10 +5,10 @@
       ── the log's lock ─────────────────────────────────────────────────────────────
       what others appended is read                     the picture is everybody's
       commands are decided                             claims by rename
-      files move to where they can be fetched, wait or lie dead
       the group's records are appended, one sync       from here on it is true
+      files go where they belong                       a start would do it again
       ── unlock ─────────────────────────────────────────────────────────────────────
-      what is done goes to remove/, for the reaper     a start would do it again
+      what is done is unlinked by the reaper
 
 Any number of brokers work on one tree. An error of the disk ends the process; the next start puts every file where the log says.
 """
@@ -64,7 +64,7 @@ from ...store import (
     Undecided,
 )
 from ..disk import BALLAST_BYTES, MARK_BYTES, Disk
-from .claiming import Claims, read_all
+from .claiming import Claims, read_all, spot_of
 from .deciding import Decider, Group, id_of, selects
 from .locking import come, exclusive, shared
 from .log import HEADER_BYTES, Begin, Frame, Log, LogDamaged, Places, read_header
@@ -186,7 +186,6 @@ class FolderStore:
         cut = self._catch_up()
         if cut:
             log.warning("%s: the end of the log was half written and is cut off", self._tree.root)
-        clear_temporaries(self._tree, alone)
         self._now = max(self._picture.at, self.clock())
         group = Group(self._now, {})
         self._say(recover(self._tree, self._picture, self._decider, group))
@@ -199,6 +198,7 @@ class FolderStore:
             )
         self._commit(group)
         self._sync()
+        clear_temporaries(self._tree, alone)
         self._show()
         if self._reaping is not None:
             self._reaping.sweep()
@@ -274,7 +274,7 @@ class FolderStore:
                 if not isinstance(command, Publish):
                     continue
                 if isinstance(command.body, Staged):
-                    staged[id_of(command)] = self._tree.temporary(command.body.place)
+                    staged[id_of(command)] = self._tree.in_new(command.body.place)
                     continue
                 spot = self._temporary()
                 try:
@@ -283,7 +283,7 @@ class FolderStore:
                 except OSError as error:
                     staged[id_of(command)] = _no_room(error)
             if written:
-                self._syncing.sync(written)
+                self._syncing.sync(written, self._tree.folder("new"))
         finally:
             for handle in written:
                 os.close(handle)
@@ -291,14 +291,14 @@ class FolderStore:
 
     def _temporary(self) -> Spot:
         self._temporaries += 1
-        return self._tree.temporary(f"{self._token}-{self._temporaries}")
+        return self._tree.in_new(f".{self._token}-{self._temporaries}")
 
     def _dropped(self, commands: Sequence[Command]) -> tuple[list[Any], list[Unfit]]:
         if not self._mover or not any(isinstance(command, Tick) for command in commands):
             return [], []
         found, unfit = dropped(self._tree, self._picture, DROPPED_AT_ONCE)
-        taken = {one.spot.name for one in found}
-        self._left = (self._tree.in_new() - taken, len(self._picture.numbered))
+        taken = {one.name for one in found}
+        self._left = (self._tree.dropped() - taken, len(self._picture.numbered))
         return found, unfit
 
     def _catch_up(self) -> bool:
@@ -325,16 +325,16 @@ class FolderStore:
             self._log.places.forget(self._begin.position)
 
     def _commit(self, group: Group) -> None:
-        done = self._move()
+        """True once the log is synced; then the files follow, which a start would do again."""
         self.sync_seconds = 0.0
-        if not group.records:
-            return
-        count = sum(map(count_of, group.records))
-        frame = self._log.append(self._end, group.records, count, self._picture.standing)
-        self._sync()
-        self._end = frame.end
-        for message in done:
-            self._remove(message)
+        if group.records:
+            count = sum(map(count_of, group.records))
+            frame = self._log.append(self._end, group.records, count, self._picture.standing)
+            self._sync()
+            self._end = frame.end
+        for message in self._picture.moved.values():
+            self._put_in_place(message)
+        self._picture.moved.clear()
         for queue in group.emptied:
             if queue not in self._picture.queues:
                 self._tree.remove_queue(queue)
@@ -345,32 +345,23 @@ class FolderStore:
 
     def _sync(self) -> None:
         began = time.monotonic()
-        self._syncing.sync([self._log.descriptor, *self._tree.dirty])
-        self._tree.dirty.clear()
+        os.fdatasync(self._log.descriptor)
         self.sync_seconds = time.monotonic() - began
 
-    def _move(self) -> list[Message]:
-        """Files go where they belong. Those that are done are left for later: that they are is not true before the sync."""
-        done = []
-        for message in self._picture.moved.values():
-            belongs = message.belongs
-            if belongs is Place.REMOVE:
-                done.append(message)
-                continue
-            if message.place is not belongs:
-                self._move_one(message, belongs)
-            if message.due_at is not None and belongs is Place.DELAY:
-                self._tree.set_due(self._spot(message), message.due_at)
-        self._picture.moved.clear()
-        return done
-
-    def _move_one(self, message: Message, to: Place) -> None:
-        here = self._spot(message)
-        message.place = to
-        try:
-            self._tree.move(here, self._spot(message))
-        except FileNotFoundError:
-            self._picture.lose(message)
+    def _put_in_place(self, message: Message) -> None:
+        belongs = message.belongs
+        if belongs is Place.REMOVE:
+            self._remove(message)
+            return
+        if message.place is not belongs:
+            here = self._spot(message)
+            message.place = belongs
+            try:
+                self._tree.move(here, self._spot(message))
+            except FileNotFoundError:
+                self._picture.lose(message)
+        if message.due_at is not None and belongs is Place.DELAY:
+            self._tree.set_due(self._spot(message), message.due_at)
 
     def _remove(self, message: Message) -> None:
         here = self._spot(message)
@@ -384,7 +375,7 @@ class FolderStore:
             self._reaping.take(there)
 
     def _spot(self, message: Message) -> Spot:
-        return self._tree.spot(message.place, self._picture.numbered[message.number].name, message.id)
+        return spot_of(self._tree, message, self._picture.numbered[message.number].name)
 
     def _look_for_lost(self, group: Group) -> None:
         """Whose file somebody took without a word: it is back, or lies with those that were fetched, or is gone."""
@@ -432,7 +423,7 @@ class FolderStore:
 
     def dropped(self) -> bool:
         """Whether somebody put something into new/ that was not there when it was last looked at. Cheap."""
-        names = self._tree.in_new()
+        names = self._tree.dropped()
         return bool(names) and (names, len(self._picture.numbered)) != self._left
 
     # ── the log's past ──────────────────────────────────────────────────────────────────────
@@ -490,9 +481,10 @@ class FolderStore:
             raise _no_room(error) from error
         try:
             os.fsync(handle)
+            os.fsync(spot.folder)
         finally:
             os.close(handle)
-        return Staged(len(body), spot.name.removeprefix("."), payload_hash(body))
+        return Staged(len(body), spot.name, payload_hash(body))
 
     def unstage(self, body: Staged) -> bytes:
         with self._committed() as picture:

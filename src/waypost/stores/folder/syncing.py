@@ -1,7 +1,7 @@
-"""Syncing: what was written is on stable media when `sync` returns, for a group at once where the file system can.
+"""Syncing: the bodies of a group are on stable media when `sync` returns, all at once where the file system can.
 
-ext4, xfs, btrfs and tmpfs are synced as a whole, by one `syncfs`, whatever the group wrote. Elsewhere that call may mean less
-(on NFS and FUSE it is not promised), so there each file and each folder is synced by itself.
+ext4, xfs, btrfs and tmpfs are synced as a whole, by one `syncfs`, however many files the group wrote. Elsewhere that call may mean
+less (on NFS and FUSE it is not promised), so there each file is synced by itself, and then their folder.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ class Syncing:
 
     def __str__(self) -> str:
         return (
-            "each file and folder synced by itself"
-            if self.whole is None
-            else f"synced by syncfs ({self.whole})"
+            "each body synced by itself" if self.whole is None else f"bodies synced by syncfs ({self.whole})"
         )
 
-    def sync(self, descriptors: Iterable[int]) -> None:
-        """What was written by way of these. Raises OSError: then nothing of it may be acknowledged."""
+    def sync(self, files: Iterable[int], folder: int) -> None:
+        """Open files, and the folder that has their names. Raises OSError: then nothing of it may be acknowledged."""
         if self.whole is None:
-            for descriptor in descriptors:
-                os.fsync(descriptor)
+            for file in files:
+                os.fsync(file)
+            os.fsync(folder)
         elif _libc.syncfs(self._root) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))

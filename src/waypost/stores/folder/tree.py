@@ -1,6 +1,6 @@
 """The tree: MQ-Core's folders, and the moves between them.
 
-    new/      .<number>    a body on its way in; never seen by a fetch
+    new/      .<name>      a body on its way in; never seen by a fetch
               queue:id     dropped here by somebody else: the mover publishes it
     queues/   queue/id     can be fetched
     delay/    queue:id     fetched, or waiting for its moment, which is the file's mtime
@@ -59,8 +59,6 @@ class Tree:
         self.root = Path(os.path.abspath(root))
         self._folders: dict[str, int] = {}
         self._queues: dict[str, int] = {}
-        #: folders in which something changed since the last sync
-        self.dirty: set[int] = set()
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=_MODE)
             self.fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -84,7 +82,6 @@ class Tree:
                 fd = os.open(name, _DIRECTORY, dir_fd=parent)
             except FileNotFoundError:
                 os.mkdir(name, _MODE, dir_fd=parent)
-                self.dirty.add(parent)
                 fd = os.open(name, _DIRECTORY, dir_fd=parent)
         except OSError as error:
             why = "it is a link or a file" if error.errno in (errno.ELOOP, errno.ENOTDIR) else _said(error)
@@ -121,6 +118,7 @@ class Tree:
             raise ValueError(f"not an id: {id!r}")
         if place is Place.QUEUE:
             return Spot(self.queue(queue), id)
+        assert place is not Place.NEW, "its name there is not its own"
         return Spot(self._folders[_FOLDER_OF[place]], f"{_checked(queue)}:{id}")
 
     def folder(self, name: str) -> int:
@@ -138,7 +136,6 @@ class Tree:
     def _let_go_of(self, queue: str) -> None:
         fd = self._queues.pop(queue, None)
         if fd is not None:
-            self.dirty.discard(fd)
             os.close(fd)
 
     def remove_queue(self, name: str) -> None:
@@ -152,8 +149,8 @@ class Tree:
 
     # ── files ───────────────────────────────────────────────────────────────────────────────
 
-    def temporary(self, name: str) -> Spot:
-        return Spot(self._folders["new"], f".{name}")
+    def in_new(self, name: str) -> Spot:
+        return Spot(self._folders["new"], name)
 
     def write(self, spot: Spot, body: bytes) -> int:
         """A new file; its open descriptor."""
@@ -182,7 +179,6 @@ class Tree:
 
     def move(self, spot: Spot, to: Spot) -> None:
         """Never over another file: those who move into a place hold the log's lock and know what is there."""
-        self.dirty.update((spot.folder, to.folder))
         os.rename(spot.name, to.name, src_dir_fd=spot.folder, dst_dir_fd=to.folder)
 
     def unlink(self, spot: Spot) -> None:
@@ -214,7 +210,7 @@ class Tree:
             return False
         return stat.S_ISDIR(found.st_mode)
 
-    def in_new(self) -> frozenset[str]:
+    def dropped(self) -> frozenset[str]:
         """Names in new/, but for what is on its way."""
         return frozenset(name for name in self._names("new") if not name.startswith("."))
 
