@@ -425,7 +425,7 @@ class Broker:
         return (await self.look(self.store.bounds))[1]
 
     async def look(self, read: Callable[..., T], *given: Any) -> T:
-        """A read of the store: where it asks a server, in a thread."""
+        """A read of the store: where it may take its time, in a thread."""
         if not self.store.shared:
             return read(*given)
         return await self._loop.run_in_executor(self._readers, read, *given)

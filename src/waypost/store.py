@@ -211,17 +211,53 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     undecided: int
 
 
+class Races(msgspec.Struct):
+    """What a store counts whose messages others fetch as well."""
+
+    #: taken by somebody else before it could be opened, and between that and the rename
+    lost_opens: int = 0
+    lost_renames: int = 0
+    #: waits because there was little to choose from
+    naps: int = 0
+
+
+class Feature(StrEnum):
+    """What a store may do without. The routes that need it answer 501 then, and the tests of it do not apply."""
+
+    CHANNELS = "channels"
+    #: unchanged detection, and messages that stop at L for a routing function or for Spark
+    OBJECTS = "objects"
+    #: registered ones: webhooks, `complete: all`
+    CONSUMERS = "consumers"
+    #: more deliveries of a message than one: several queues, several slots, a queue for dead letters
+    SEVERAL = "several"
+    #: many messages in one request, all or none
+    ATOMIC = "atomic"
+    #: bodies of what has ended, for the policy's `keep`
+    KEPT = "kept"
+    #: erasing a payload
+    ERASING = "erasing"
+    #: depths as of a past moment
+    MOMENTS = "moments"
+    #: its own rows as Arrow, for Spark
+    TABLES = "tables"
+
+
 class Store(Protocol):
+    #: what it cannot do
+    lacks: frozenset[Feature]
     #: bodies above this go through `stage` first
     inline_bytes: int
     #: True where `apply` must never run in the event loop's thread
     threaded: bool
-    #: True where other brokers may write to the same home: what was read is outdated the next moment, and reads ask a server
+    #: True where other brokers may write to the same home: what was read is outdated the next moment, and a read may take its time
     shared: bool
     #: what its instants come from
     clock: Clock
     #: how long the last sync took
     sync_seconds: float
+    #: None where nobody else fetches
+    races: Races | None
 
     def apply(self, commands: Sequence[Command]) -> Applied:
         """Called by the committer alone, one group at a time. A repeat is a new group."""
@@ -326,7 +362,7 @@ class Store(Protocol):
         ...
 
     def export_source(self) -> str | None:
-        """What another process opens to export the store's log and rows: the file's absolute path, for `stores.sqlite.export`. None:
+        """What another process opens to export the store's log and rows: the file's absolute path, for `stores.exporting`. None:
         there is nothing to open, and no lake."""
         ...
 
@@ -340,7 +376,8 @@ class Store(Protocol):
         ...
 
     def owns(self, task: Task) -> bool:
-        """Whether this broker is the one that does it now; always, where there is no other. Cheap."""
+        """Whether this broker is the one that does it now; always, where there is no other, or where it does no harm if several do.
+        Cheap."""
         ...
 
     def close(self) -> None:

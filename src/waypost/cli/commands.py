@@ -10,6 +10,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from ..version import __version__
 from . import (
     destinations,
+    folders,
     lake,
     load,
     messages,
@@ -103,7 +104,7 @@ COMMANDS = {
     ),
     WATCH: (messages.tail, messages.message, selections.search, selections.dead, destinations.stats),
     ACT: (selections.redrive, selections.replay, selections.cancel, selections.purge),
-    BROKER: (load.bench, settings.config, migrating.migrate),
+    BROKER: (load.bench, settings.config, migrating.migrate, folders.mover, folders.reaper),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

@@ -35,7 +35,7 @@ from waypost.http.schemas import JSON, NAME, ref
 from waypost.http.wire import Request
 from waypost.instants import instant_text
 from waypost.names import ANONYMOUS
-from waypost.store import ConsumerInfo
+from waypost.store import ConsumerInfo, Feature
 from waypost.wire import consumer_info_json, read_json
 
 SECRET_BYTES = 32
@@ -163,6 +163,7 @@ def rows(broker: Broker, push: Pushing | None) -> list[Route]:
             handler,
             verb=verb,
             name_parameter="name",
+            needs=Feature.CONSUMERS,
             tag="consumers",
             summary=summary,
             parameters=(Parameter("name", "path", "the consumer", NAME),),
@@ -176,6 +177,7 @@ def rows(broker: Broker, push: Pushing | None) -> list[Route]:
             "/v1/consumers",
             reading(broker, listing),
             verb="inspect",
+            needs=Feature.CONSUMERS,
             tag="consumers",
             summary="All registered consumers, and how pushing to them goes",
             responses={200: Content("by name", {JSON: ref("Consumers")})},

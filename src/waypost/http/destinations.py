@@ -35,6 +35,7 @@ from waypost.http.starting import check_moment_kept, check_offset
 from waypost.http.wire import Request
 from waypost.instants import instant_text, parse_instant
 from waypost.policy import DEFAULT, parse_policy, policy_json
+from waypost.store import Feature
 from waypost.topics import check_patterns
 from waypost.wire import channel_json, depths_json, queue_json, read_json
 
@@ -84,6 +85,7 @@ def rows(broker: Broker) -> list[Route]:
 def _rows(broker: Broker, kind: Kind) -> list[Route]:
     store, word, is_queue = broker.store, kind.word, kind is Kind.QUEUE
     missing: type[QueueNotFound | ChannelNotFound] = QueueNotFound if is_queue else ChannelNotFound
+    needs = None if is_queue else Feature.CHANNELS
 
     def form(name: str) -> dict[str, Any]:
         if is_queue:
@@ -152,6 +154,7 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
             handler,
             verb=verb,
             name_parameter="name",
+            needs=needs,
             tag=f"{word}s",
             summary=summary,
             **more,
@@ -163,6 +166,7 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
             f"/v1/{word}s",
             reading(broker, listing),
             verb="inspect",
+            needs=needs,
             tag=f"{word}s",
             summary=f"All {word}s with their policies and figures",
             responses={200: Content("by name", {JSON: ref(f"{schema}s")})},

@@ -29,6 +29,7 @@ from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import ARROW, COUNT, FLAG, ID, JSON, NDJSON, lines, ref
 from waypost.http.wire import Request
 from waypost.names import check_own_id
+from waypost.store import Feature
 from waypost.wire import (
     MOST_MESSAGES,
     TooManyMessages,
@@ -127,6 +128,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
             verb="publish",
             max_body=MANY_BYTES,
             cacheable=True,
+            needs=Feature.ATOMIC,
             tag="messages",
             summary="Publish up to 10,000 messages, all or none",
             request=Content(
@@ -186,6 +188,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
             "/v1/messages/{id}/payload",
             guarded_task(erase),
             verb="delete",
+            needs=Feature.ERASING,
             tag="messages",
             summary="Erase a message's body, in the store at once and in the lake soon",
             parameters=(_ID,),

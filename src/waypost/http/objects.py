@@ -17,6 +17,7 @@ from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, NAME, ref
 from waypost.http.wire import Request
 from waypost.objects import parse_object
+from waypost.store import Feature
 from waypost.wire import object_info_json, read_json
 
 _anything: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
@@ -58,6 +59,7 @@ def rows(broker: Broker) -> list[Route]:
             handler,
             verb=verb,
             name_parameter="name",
+            needs=Feature.OBJECTS,
             tag="objects",
             summary=summary,
             parameters=(Parameter("name", "path", "the business type", NAME),),
@@ -71,6 +73,7 @@ def rows(broker: Broker) -> list[Route]:
             "/v1/objects",
             reading(broker, listing),
             verb="inspect",
+            needs=Feature.OBJECTS,
             tag="objects",
             summary="All objects of which something is agreed",
             responses={200: Content("by name", {JSON: ref("Objects")})},

@@ -1,4 +1,4 @@
-"""Handlers that only read: in the loop where the store answers at once, in a thread where it asks a server.
+"""Handlers that only read: in the loop where the store answers at once, in a thread where it may take its time.
 
 A handler is the same for both. In a thread it gets a request that keeps its answer until the loop can give it.
 """

@@ -29,10 +29,12 @@ from ..store import (
     DeliveryInfo,
     Depths,
     Event,
+    Feature,
     Heard,
     MessageInfo,
     ObjectInfo,
     QueueInfo,
+    Races,
     SpectatorInfo,
     Stats,
     Task,
@@ -59,9 +61,9 @@ from .things import (
 class MemoryRows:
     """Everything there is, in the order it came."""
 
-    def __init__(self, log_keep_us: int) -> None:
+    def __init__(self, log_keep_us: int, keeps: bool) -> None:
         self.now = 0
-        self._log_keep_us = log_keep_us
+        self._log_keep_us, self._keeps = log_keep_us, keeps
         self.events: list[Event] = []
         self.first = 1
         #: those that exist, and every incarnation
@@ -319,8 +321,8 @@ class MemoryRows:
 
     def reap(self, limit: int) -> bool:
         for message in list(self.messages.values()):
-            sealed = not self.lake or message.sequence <= self.in_lake()
-            if message.kept and sealed and outlived(message, self.now):
+            sealed = not self.lake or not self._keeps or message.sequence <= self.in_lake()
+            if message.kept and sealed and outlived(message, self.now, self._keeps):
                 self.drop_body(message)
         self.first = max(self.first, self._trim_to())
         self._fetchings = {
@@ -370,6 +372,8 @@ class MemoryRows:
 class MemoryStore:
     inline_bytes = 1 << 62
     threaded = shared = False
+    lacks: frozenset[Feature] = frozenset()
+    races: Races | None = None
     sync_seconds = 0.0
 
     def __init__(
@@ -379,10 +383,12 @@ class MemoryStore:
         entropy: Entropy | None = None,
         infer_types: bool = True,
         log_keep_us: int = DEFAULT.keep_us,
+        keeps: bool = True,
     ) -> None:
+        """`keeps`: whether bodies of what has ended stay for the policy's `keep`; the model of stores that do not."""
         self.clock = clock or SteadyClock()
-        self._rows = MemoryRows(log_keep_us)
-        self._rules = Rules(self._rows, entropy or system_entropy(), infer_types)
+        self._rows = MemoryRows(log_keep_us, keeps)
+        self._rules = Rules(self._rows, entropy or system_entropy(), infer_types, keeps)
         self._id = os.urandom(16).hex()
 
     def apply(self, commands: Sequence[Command]) -> Applied:

@@ -3,6 +3,7 @@
 sqlite:///waypost-data/waypost.db     relative: after :// comes / and then the path as the shell would read it
 sqlite:////var/lib/waypost.db         absolute
 postgresql://user@host:5432/waypost   a database that any number of brokers share; what libpq reads
+folder:////srv/mq                     a folder, which other brokers may serve as well
 memory:///                            nothing is kept
 """
 
@@ -20,6 +21,7 @@ from .urls import masked
 SCHEMES = {
     "sqlite": "sqlite:////var/lib/waypost/waypost.db",
     "postgresql": "postgresql://user@host:5432/waypost",
+    "folder": "folder:////srv/mq",
     "memory": "memory:///",
 }
 #: what the PostgreSQL store needs beside Waypost itself
@@ -28,6 +30,7 @@ EXTRA = "pip install 'waypost[postgres]'"
 _PROMISES = {
     "sqlite": "an answer means: committed and synced to disk",
     "postgresql": "an answer means: committed and synced by the server",
+    "folder": "an answer means: in its folder, logged, and synced to disk",
     "memory": "nothing survives this process",
 }
 
@@ -53,8 +56,9 @@ def parse_store_url(url: str) -> StoreUrl:
     if scheme == "memory":
         if path:
             raise StoreUnusable(f"the memory store has no path; write {SCHEMES['memory']}")
-    elif not path or path.endswith("/") or "\0" in path:
-        raise StoreUnusable(f"{url!r} names no file; for example {SCHEMES[scheme]}")
+    elif not path or "\0" in path or (path.endswith("/") and scheme == "sqlite"):
+        what = "file" if scheme == "sqlite" else "folder"
+        raise StoreUnusable(f"{url!r} names no {what}; for example {SCHEMES[scheme]}")
     return StoreUrl(scheme, os.path.expanduser(path))
 
 
@@ -83,8 +87,10 @@ def _check_driver() -> None:
         raise StoreUnusable(f"PostgreSQL needs a package that is not here: {EXTRA}")
 
 
-def open_store(url: str, *, infer_types: bool = True) -> Store:
-    """Raises StoreUnusable, in one line, when it must not be served."""
+def open_store(
+    url: str, *, infer_types: bool = True, peers: int = 0, mover: bool = True, reaper: bool = True
+) -> Store:
+    """`peers`, `mover` and `reaper` are the folder store's. Raises StoreUnusable, in one line, when it must not be served."""
     parsed = parse_store_url(url)
     if parsed.scheme == "memory":
         from .memory import MemoryStore
@@ -95,6 +101,10 @@ def open_store(url: str, *, infer_types: bool = True) -> Store:
         from .postgres import PostgresStore
 
         return PostgresStore(url, infer_types=infer_types)
+    if parsed.scheme == "folder":
+        from .folder import FolderStore
+
+        return FolderStore(parsed.path, infer_types=infer_types, peers=peers, mover=mover, reaper=reaper)
     from .sqlite import SqliteStore
 
     return SqliteStore(parsed.path, infer_types=infer_types)

@@ -127,8 +127,9 @@ from .things import (
 class Rules:
     """For one group, or for the whole life of rows that are always there."""
 
-    def __init__(self, rows: Rows, draw: Entropy, infer_types: bool = True) -> None:
-        self._rows, self._draw, self._infer_types = rows, draw, infer_types
+    def __init__(self, rows: Rows, draw: Entropy, infer_types: bool = True, keeps: bool = True) -> None:
+        """`keeps`: bodies of what has ended stay for the policy's `keep`; else they are gone at once."""
+        self._rows, self._draw, self._infer_types, self._keeps = rows, draw, infer_types, keeps
         #: the lowest sequence that this group left in L
         self.logged: int | None = None
         self._do: dict[type, Callable[[Any], Any]] = {
@@ -883,6 +884,8 @@ class Rules:
             slot.refused.clear()
         else:
             self._let_obsolete(slot)
+        if not self._keeps and slot.message.kept and slot.state in ENDED - DEAD:
+            self._rows.drop_body(slot.message)
         if slot.state is E and slot.queue.policy.dead is not None:
             self._dead_letter(slot, slot.queue.policy.dead)
         if not was_completed and slot.message.state is X:
@@ -953,9 +956,9 @@ def selects(filter: Filter, slot: Slot, rows: Fetches) -> bool:
     )
 
 
-def outlived(message: Message, now: int) -> bool:
+def outlived(message: Message, now: int, keeps: bool = True) -> bool:
     """Everything about it has ended, none of it as a dead letter that could be redriven, for longer than its
-    queues and channels keep."""
+    queues and channels keep, if they keep anything."""
     if message.state is L:
         return False
     if not any(slot.queue.is_queue for slot in message.slots):
@@ -965,7 +968,7 @@ def outlived(message: Message, now: int) -> bool:
     return all(
         slot.state in ENDED
         and (slot.state not in DEAD or slot.queue.deleted)
-        and slot.since_at + slot.queue.policy.keep_us <= now
+        and (not keeps or slot.since_at + slot.queue.policy.keep_us <= now)
         for slot in message.slots
     )
 

@@ -45,10 +45,12 @@ from ...store import (
     DeliveryInfo,
     Depths,
     Event,
+    Feature,
     Heard,
     MessageInfo,
     ObjectInfo,
     QueueInfo,
+    Races,
     SpectatorInfo,
     Stats,
     Task,
@@ -100,8 +102,9 @@ class InDoubt(Exception):
 class PostgresStore:
     #: PostgreSQL itself puts large values away, up to 1 GiB; a body comes whole and is bounded by the server's limit
     inline_bytes = 1 << 62
-    threaded = True
-    shared = True
+    threaded = shared = True
+    lacks: frozenset[Feature] = frozenset()
+    races: Races | None = None
 
     def __init__(
         self,
