@@ -174,6 +174,9 @@ def test_without_a_server_callers_hear_503_and_the_broker_recovers(
     with pytest.raises(StoreUnavailable):
         store.queue("a")
     server.start()
+    info = store.queue("a")
+    assert info is not None
+    assert sum(info.states.values()) == 1, "what was refused was not stored"
     (published,) = store.apply([publish("a.x")]).results
     assert isinstance(published, Published)
     info = store.queue("a")

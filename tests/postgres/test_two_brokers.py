@@ -85,7 +85,9 @@ def test_no_reader_skips_an_event_while_a_transaction_is_held_open(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, quick = open_store(), open_store()
-    quick.apply([publish("a.x", body=b"first")])
+    quick.apply(
+        [publish("a.x", body=b"first"), publish("b.x")]
+    )  # the queues are there: nothing makes it run again
     stopped, go_on = held_before_its_last_lock(slow, monkeypatch)
     thread, results = apply_in_thread(slow, publish("a.x", body=b"slow"), Fetch(queue="a", n=2))
     assert stopped.wait(10)
@@ -146,20 +148,19 @@ def test_two_brokers_never_hand_out_the_same_slot(open_store: Open) -> None:
     audit(one)
 
 
-def test_a_message_with_two_slots_is_completed_once_when_two_brokers_confirm_at_a_time(
+def test_a_message_of_two_queues_is_completed_once_when_two_brokers_confirm_at_a_time(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = open_store(), open_store()
-    one.apply([DeclareQueue("a", Policy(complete=2))])
-    (published,) = one.apply([publish("a.x")]).results
-    receipts = []
-    for consumer in ("ann", "bob"):
-        (fetched,) = one.apply([Fetch(queue="a", consumer=consumer)]).results
-        receipts.append(fetched[0].receipt)
+    (published,) = one.apply([publish("a.x", "b.x")]).results
+    confirms = []
+    for queue in ("a", "b"):
+        (fetched,) = one.apply([Fetch(queue=queue, consumer="ann")]).results
+        confirms.append(Confirm(queue=queue, receipts=[fetched[0].receipt]))
     stopped, go_on = held_before_its_last_lock(one, monkeypatch)
-    first, _ = apply_in_thread(one, Confirm(queue="a", receipts=receipts[:1]))
+    first, _ = apply_in_thread(one, confirms[0])
     assert stopped.wait(10)
-    second, _ = apply_in_thread(other, Confirm(queue="a", receipts=receipts[1:]))
+    second, _ = apply_in_thread(other, confirms[1])
     time.sleep(0.2)
     assert second.is_alive(), "it waits for the other's confirm of the same message"
     go_on.set()
@@ -169,6 +170,26 @@ def test_a_message_with_two_slots_is_completed_once_when_two_brokers_confirm_at_
     assert info is not None
     assert info.state is X
     assert [event.to_state for event in info.journey].count(X) == 1
+
+
+def test_no_consumer_gets_two_slots_of_a_message_from_two_brokers(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = open_store(), open_store()
+    one.apply([DeclareQueue("a", Policy(complete=2))])
+    one.apply([publish("a.x")])
+    stopped, go_on = held_before_its_last_lock(one, monkeypatch)
+    thread, results = apply_in_thread(one, Fetch(queue="a", consumer="ann"))
+    assert stopped.wait(10)
+    assert other.apply([Fetch(queue="a", consumer="ann")]).results == [[]]
+    go_on.set()
+    thread.join(20)
+    (fetched,) = results
+    assert isinstance(fetched, list)
+    assert len(fetched) == 1
+    assert other.apply([Fetch(queue="a", consumer="ann")]).results == [[]]
+    (theirs,) = other.apply([Fetch(queue="a", consumer="bob")]).results
+    assert len(theirs) == 1
 
 
 def test_an_idempotency_key_at_two_brokers_is_one_message(open_store: Open) -> None:

@@ -23,9 +23,9 @@ log = logging.getLogger("waypost")
 SCHEMA = 1
 CONNECT_SECONDS = 5
 #: a statement or a wait for a lock that takes longer is given up, and the group runs again
-STATEMENT_MS = 30_000
+STATEMENT_MS = 15_000
 #: a transaction whose broker hangs is ended by the server, so that others go on
-IDLE_MS = 30_000
+IDLE_MS = 10_000
 #: settings without which a commit that was answered can be lost
 _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 

@@ -63,6 +63,8 @@ from .names import Db, Names
 
 #: rows of `latches`
 LATCHES = 256
+#: offsets that one statement looks through for a job's messages
+WINDOW = 50_000
 #: what a fetch looks at when the first rows were not for it; messages of a job that are looked at together
 PAGE = 100
 
@@ -755,9 +757,13 @@ class GroupRows:
     def messages_for(self, job: OpenJob) -> Iterator[Message]:
         cursor = job.cursor
         while True:
-            sequences = self._page_for(job, cursor)
+            last = min(job.until, cursor + WINDOW)
+            sequences = self._page_for(job, cursor, last)
             if not sequences:
-                return
+                if last >= job.until:
+                    return
+                cursor = last
+                continue
             self._obtain(sequences)
             for sequence in sequences:
                 message = self.messages.get(sequence)
@@ -765,19 +771,19 @@ class GroupRows:
                     yield message
             cursor = sequences[-1]
 
-    def _page_for(self, job: OpenJob, cursor: int) -> list[int]:
+    def _page_for(self, job: OpenJob, cursor: int, last: int) -> list[int]:
         if job.kind is JobKind.BACKFILL:
             self.db.execute(
                 "select sequence from messages where sequence > %s and sequence <= %s and routed and kept"
                 " and same_as is null order by sequence limit %s",
-                (cursor, job.until, PAGE),
+                (cursor, last, PAGE),
             )
         else:
             where, values = self._where(job)
             self.db.execute(
                 "select distinct sequence from deliveries where sequence > %s and sequence <= %s"
                 f" and state = any(%s){where} order by sequence limit %s",
-                (cursor, job.until, [int(state) for state in JOB_STATES[job.kind]], *values, PAGE),
+                (cursor, last, [int(state) for state in JOB_STATES[job.kind]], *values, PAGE),
             )
         return [sequence for (sequence,) in self.db.fetchall()]
 

@@ -35,9 +35,11 @@ from .loading import FETCH, JOB, STATE, fetching_of, job_of, load, sequences_of
 from .names import Db, Names
 from .writing import COUNT_COLUMNS, COUNTED, SNAPSHOT_EVENTS
 
-#: messages that one search looks at
-SEARCH_WINDOW = 1_000
+#: messages that one search loads at most, and offsets that it looks through for them
+SEARCH_MESSAGES = 1_000
+SEARCH_WINDOW = 50_000
 
+_BEGIN = "begin isolation level repeatable read read only"
 _EVENT = (
     'e."offset", e.at, e.message_id, e.sequence, p.kind, p.name, e.slot, e.from_state, e.to_state, e.attempt,'
     " e.consumer, e.reason, e.duration_ms, e.envelope, e.hash, e.size, e.same_as"
@@ -64,31 +66,46 @@ class _Search:
 class Reader:
     def __init__(self, url: str) -> None:
         self._url = url
-        self._lock = threading.Lock()
-        self._connection: Conn | None = None
         self._names: Names | None = None
+        #: by thread: nobody waits for another one's read
+        self._connections: dict[int, Conn] = {}
 
     def close(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+        while self._connections:
+            self._connections.popitem()[1].close()
 
     @contextmanager
     def _read(self) -> Iterator[Db]:
-        """One snapshot for all of a read. A connection that broke is made anew, once."""
-        with self._lock:
+        """One snapshot for all of a read."""
+        try:
+            connection = self._begin()
             try:
-                if self._connection is None or self._connection.closed:
-                    self._connection = connect(self._url, autocommit=True, name="waypost reads")
-                with self._connection.transaction(), self._connection.cursor() as db:
-                    db.execute("set transaction isolation level repeatable read read only")
+                with connection.cursor() as db:
                     yield db
-            except psycopg.Error as error:
-                if self._connection is not None:
-                    self._connection.close()
-                    self._connection = None
-                raise StoreUnavailable(one_line(error)) from error
+            finally:
+                connection.execute("rollback")
+        except psycopg.Error as error:
+            self._drop()
+            raise StoreUnavailable(one_line(error)) from error
+
+    def _begin(self) -> Conn:
+        """On this thread's connection; on a new one when that broke while it was idle."""
+        thread = threading.get_ident()
+        connection = self._connections.get(thread)
+        if connection is not None:
+            try:
+                connection.execute(_BEGIN)
+                return connection
+            except psycopg.Error:
+                self._drop()
+        connection = self._connections[thread] = connect(self._url, autocommit=True, name="waypost reads")
+        connection.execute(_BEGIN)
+        return connection
+
+    def _drop(self) -> None:
+        connection = self._connections.pop(threading.get_ident(), None)
+        if connection is not None:
+            connection.close()
 
     def _current(self, db: Db) -> Names:
         db.execute("select version from log_head")
@@ -276,13 +293,15 @@ class Reader:
     def find(self, filter: Filter, after: int, limit: int) -> tuple[list[DeliveryInfo], int | None]:
         with self._read() as db:
             where, values = _where(filter)
-            window = max(1, min(limit, SEARCH_WINDOW))
+            most = max(1, min(limit, SEARCH_MESSAGES))
+            last = after + SEARCH_WINDOW
             db.execute(
-                f"select m.sequence from messages m where m.sequence > %s{where} order by m.sequence limit %s",
-                (after, *values, window + 1),
+                "select m.sequence from messages m where m.sequence > %s and m.sequence <= %s"
+                f"{where} order by m.sequence limit %s",
+                (after, last, *values, most + 1),
             )
             sequences = [row[0] for row in db.fetchall()]
-            messages, _ = load(db, sequences[:window], self._current(db).places)
+            messages, _ = load(db, sequences[:most], self._current(db).places)
             slots = {
                 (slot.message.sequence, slot.queue.number, slot.number): slot
                 for message in messages
@@ -296,7 +315,9 @@ class Reader:
                 chosen = (slot for slot in message.in_order() if selects(filter, slot, search))
                 found += map(delivery_info, chosen)
                 after = message.sequence
-            return found, after if len(sequences) > window else None
+            if len(sequences) > most:
+                return found, after
+            return found, last if last < _bounds(db)[1] else None
 
     def stats(self) -> Stats:
         with self._read() as db:

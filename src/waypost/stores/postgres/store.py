@@ -147,7 +147,8 @@ class PostgresStore:
             except _RERUN as error:
                 self._roll_back()
                 reruns += 1
-                if reruns > MOST_RERUNS:
+                late = isinstance(error, errors.QueryCanceled) and time.monotonic() > deadline
+                if late or reruns > MOST_RERUNS:
                     return _refused(
                         commands, StoreUnavailable(f"others were always quicker: {one_line(error)}")
                     )
