@@ -143,10 +143,13 @@ def migrate(url: str) -> tuple[int, int]:
 def migrate_connection(connection: Conn) -> tuple[int, int]:
     """Each step in a transaction of its own, one broker at a time: the others wait for the row that it is about to write."""
     db = connection.cursor()
-    db.execute(
-        "create table if not exists migrations (number integer primary key, at timestamptz not null default now())"
-    )
-    connection.commit()
+    try:
+        db.execute(
+            "create table if not exists migrations (number integer primary key, at timestamptz not null default now())"
+        )
+        connection.commit()
+    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+        connection.rollback()  # `if not exists` does not wait for one that another makes at this moment
     before = version = schema_version(db)
     connection.commit()
     if version > SCHEMA:
