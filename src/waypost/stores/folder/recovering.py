@@ -75,9 +75,12 @@ def _put_right(
     tree: Tree, picture: Picture, decider: Decider, group: Group, message: Message, places: list[Place]
 ) -> None:
     belongs, queue = message.belongs, picture.numbered[message.number].name
+    if belongs is Place.REMOVE:
+        for place in places:
+            tree.move(tree.spot(place, queue, message.id), tree.spot(belongs, queue, message.id))
     if belongs in places:
         message.place = belongs
-    elif places:
+    elif places and belongs is not Place.REMOVE:
         tree.move(tree.spot(places[0], queue, message.id), tree.spot(belongs, queue, message.id))
         message.place = belongs
     elif message.staged is not None and tree.exists(tree.in_new(message.staged)):

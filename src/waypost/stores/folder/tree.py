@@ -35,6 +35,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _ID = re.compile(r"[a-z0-9-]{1,50}")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}-[0-9]+")
 #: of folders and files, which hold payloads
 _MODE, _FILE_MODE = 0o700, 0o600
 
@@ -96,12 +97,12 @@ class Tree:
 
     def _check_writable(self) -> None:
         try:
+            probe = Spot(self._folders["new"], f".probe-{os.urandom(8).hex()}")
+            os.close(self._create(probe))
+            self.unlink(probe)
             for fd in (self.fd, *self._folders.values(), *self._queues.values()):
                 if not os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            probe = Spot(self._folders["new"], f".probe-{os.getpid()}")
-            os.close(self._create(probe))
-            self.unlink(probe)
         except OSError as error:
             raise StoreUnusable(f"folder {self.root} cannot be written: {_said(error)}") from error
 
@@ -268,8 +269,9 @@ class Tree:
                 yield spot
 
     def temporaries(self) -> Iterator[Spot]:
+        """Ours: others that copy a file in may use dot names, too."""
         for name in self._names("new"):
-            if name.startswith("."):
+            if _TEMPORARY.fullmatch(name):
                 yield Spot(self._folders["new"], name)
 
 
