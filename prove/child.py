@@ -15,17 +15,17 @@ ROOT = Path(__file__).parents[1]
 #: a start on a slow disk
 READY_SECONDS = 30.0
 _READY = re.compile(r"ready on http://127\.0\.0\.1:(\d+)")
-#: pwrite64, fsync, fdatasync, ftruncate: the calls in which a store writes
-_WRITING = {"x86_64": {"18", "74", "75", "77"}, "aarch64": {"68", "82", "83", "46"}}
+#: pwrite64, fsync, fdatasync, ftruncate, syncfs: the calls in which a store writes
+_WRITING = {"x86_64": {"18", "74", "75", "77", "306"}, "aarch64": {"68", "82", "83", "46", "267"}}
 
 
 class NotServing(Exception):
     """The broker refused to start, or ended before it was ready."""
 
 
-def serve_command(store: Path) -> list[str]:
+def serve_command(store: Path, scheme: str = "sqlite") -> list[str]:
     """The real thing, as a person starts it."""
-    return [sys.executable, "-m", "waypost", "serve", "--store", f"sqlite:///{store}", "--port", "0"]
+    return [sys.executable, "-m", "waypost", "serve", "--store", f"{scheme}:///{store}", "--port", "0"]
 
 
 def normal_command(store: Path) -> list[str]:

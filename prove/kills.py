@@ -18,6 +18,7 @@ import msgspec
 from .child import Child, serve_command
 from .evidence import kept_when_wrong
 from .load import drain, live
+from .messages import FOLDER_RUN
 from .record import Record
 from .verdict import Event, Verdict, judge
 
@@ -45,11 +46,13 @@ def read_log(lines: bytes) -> list[Event]:
     return [_events.decode(line) for line in lines.splitlines()]
 
 
-def round_of_kills(seed: int, kills: int, tell: Callable[[], None] = lambda: None) -> Struck:
-    """`tell` hears of every kill."""
+def round_of_kills(
+    seed: int, kills: int, tell: Callable[[], None] = lambda: None, *, on_folder: bool = False
+) -> Struck:
+    """`tell` hears of every kill; `on_folder`: of a folder store, with the load that it can take."""
     began = time.monotonic()
     rng = random.Random(seed)
-    record = Record(f"kills{seed}")
+    record = Record(f"{FOLDER_RUN if on_folder else 'kills'}{seed}")
     writing: list[bool] = []
     start_kills = 0
     with (
@@ -57,7 +60,9 @@ def round_of_kills(seed: int, kills: int, tell: Callable[[], None] = lambda: Non
         kept_when_wrong(Path(name), record.run) as checked,
     ):
         folder = Path(name)
-        command = serve_command(folder / "waypost.db")
+        command = (
+            serve_command(folder / "mq", "folder") if on_folder else serve_command(folder / "waypost.db")
+        )
 
         def start() -> Child:
             return Child(command, folder / "broker.log")

@@ -19,6 +19,8 @@ COPIES = "channel/copies"
 CHANNELS: dict[str, dict[str, Any]] = {COPIES: {"topics": ["orders.*"], "lease": 1, "retries": 9}}
 PLACES = (*QUEUES, *CHANNELS)
 KEYS = 200
+#: runs of this name are against a folder: without channels, and a message has one queue
+FOLDER_RUN = "folder"
 #: one message in so many has a body that lies in a file of its own
 LARGE_EVERY = 400
 
@@ -34,6 +36,8 @@ class Message:
     idempotency_key: str | None
     #: published by the path of MQ-Core
     short_path: bool
+    #: whether the channel gets it if its topic is right
+    copied: bool = True
 
     @cached_property
     def hash(self) -> str:
@@ -42,7 +46,7 @@ class Message:
     @property
     def places(self) -> tuple[str, ...]:
         """Everywhere it must be delivered."""
-        return (*self.queues, COPIES) if "orders" in self.queues else self.queues
+        return (*self.queues, COPIES) if "orders" in self.queues and self.copied else self.queues
 
     @property
     def topics(self) -> list[str]:
@@ -53,7 +57,7 @@ def make_message(run: str, number: int) -> Message:
     """The same for the same run and number."""
     chance = random.Random(f"{run}/{number}")
     first = chance.choices(["orders", "bills", "parcels"], [6, 3, 3])[0]
-    both = chance.random() < 0.1 and first == "orders"
+    both = chance.random() < 0.1 and first == "orders" and not is_on_folder(run)
     length = chance.randint(70_000, 200_000) if chance.randrange(LARGE_EVERY) == 0 else chance.randint(0, 500)
     return Message(
         number,
@@ -62,7 +66,16 @@ def make_message(run: str, number: int) -> Message:
         str(chance.randrange(KEYS)) if first == "parcels" else None,
         f"{run}/{number}" if chance.random() < 0.4 else None,
         first == "bills" and chance.random() < 0.3,
+        not is_on_folder(run),
     )
+
+
+def is_on_folder(run: str) -> bool:
+    return run.startswith(FOLDER_RUN)
+
+
+def places_of(run: str) -> tuple[str, ...]:
+    return tuple(QUEUES) if is_on_folder(run) else PLACES
 
 
 def number_of(run: str, body: bytes) -> int | None:

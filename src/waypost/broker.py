@@ -15,7 +15,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -57,7 +58,7 @@ from .message import payload_hash
 from .names import ANONYMOUS
 from .router import RouteFunction, Router
 from .routing import with_object
-from .store import Applied, Event, Store
+from .store import Applied, Event, Heard, Store, Task
 
 log = logging.getLogger("waypost")
 
@@ -70,6 +71,8 @@ LOG_CHUNK = 500
 #: deliveries that one look of a count brings
 COUNTED_AT_ONCE = 1_000
 
+
+T = TypeVar("T")
 
 #: a queue or channel
 _Place = tuple[Kind, str]
@@ -105,11 +108,15 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self.committer = Committer(store, on_applied=self._applied, on_broken=on_broken, **limits)
         self._threads = ThreadPoolExecutor(2, "payload")
+        self._readers = ThreadPoolExecutor(1, "read")
         self._staging: set[asyncio.Future[None]] = set()
         self._staging_bytes = 0
         self._parked: dict[_Place, dict[int, Waiter]] = {}
         self._tickets = 0
         self._followers: set[asyncio.Event] = set()
+        self._awaited = False
+        #: called when names changed elsewhere, or when this broker's tasks did
+        self.on_renamed: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._ticking = self._working = False
@@ -122,6 +129,7 @@ class Broker:
         self._router = Router(store, self.submit, route, deadline_seconds=route_seconds)
         #: publishes stop at L, for the router
         self._holding = self._router.routes
+        store.listen(self._heard_in_thread)
         # Leases, jobs and messages in L that an earlier process left behind.
         self._tick()
         self._work()
@@ -197,10 +205,11 @@ class Broker:
             done(Busy("too many large bodies at once"))
             return
 
-        ignored = self._ignored(messages)
+        ignored = None if self.store.shared else self._ignored(messages)
 
         def put_away() -> None:
-            for message, ignore in zip(messages, ignored, strict=True):
+            ignoring = self._ignored(messages) if ignored is None else ignored
+            for message, ignore in zip(messages, ignoring, strict=True):
                 body = message.body
                 assert isinstance(body, bytes)
                 message.hash = payload_hash(body)
@@ -245,7 +254,8 @@ class Broker:
 
     def fetch(self, command: Fetch, done: Done, wait_us: int = 0) -> Waiter | None:
         """`done` gets list[Fetched], empty when nothing came within the wait. The returned waiter can be given up."""
-        ready = self.store.ready(command.queue, command.kind)
+        # In a shared home only a transaction knows.
+        ready = 1 if self.store.shared else self.store.ready(command.queue, command.kind)
         if ready is None and self.committer.idle:
             missing = QueueNotFound if command.kind is Kind.QUEUE else ChannelNotFound
             done(missing(command.queue))
@@ -286,6 +296,7 @@ class Broker:
     def _park(self, waiter: Waiter) -> None:
         waiter.timer = self._loop.call_at(waiter.deadline, self._waited, waiter)
         self._parked.setdefault(waiter.place, {})[waiter.ticket] = waiter
+        self._say_awaited()
 
     def _unpark(self, waiter: Waiter) -> None:
         if waiter.timer is not None:
@@ -295,6 +306,7 @@ class Broker:
         parked.pop(waiter.ticket, None)
         if not parked:
             self._parked.pop(waiter.place, None)
+            self._say_awaited()
 
     def _try(self, waiter: Waiter) -> None:
         def tried(result: Any) -> None:
@@ -369,7 +381,7 @@ class Broker:
         states: dict[State, int] = {}
         after: int | None = 0
         while after is not None:
-            found, after = self.store.find(chosen, after, COUNTED_AT_ONCE)
+            found, after = await self.look(self.store.find, chosen, after, COUNTED_AT_ONCE)
             for delivery in found:
                 states[delivery.state] = states.get(delivery.state, 0) + 1
             await asyncio.sleep(0)
@@ -388,7 +400,7 @@ class Broker:
     async def read(self, lo: int, hi: int) -> AsyncGenerator[list[Event], None]:
         """The events lo … hi, in chunks, letting others run in between."""
         while lo <= hi:
-            chunk = self.store.events(lo, min(hi, lo + LOG_CHUNK - 1))
+            chunk = await self.look(self.store.events, lo, min(hi, lo + LOG_CHUNK - 1))
             if len(chunk) != min(hi, lo + LOG_CHUNK - 1) - lo + 1:
                 raise StoreBroken(f"the log has a gap after offset {lo}")
             yield chunk
@@ -399,21 +411,55 @@ class Broker:
         """The log's head as soon as it is beyond `head`, or after the timeout."""
         changed = asyncio.Event()
         self._followers.add(changed)
+        self._say_awaited()
         try:
             async with asyncio.timeout(seconds):
-                while self.store.bounds()[1] <= head and not self._stopping:
-                    changed.clear()
+                while (await self.look(self.store.bounds))[1] <= head and not self._stopping:
                     await changed.wait()
+                    changed.clear()
         except TimeoutError:
             pass
         finally:
             self._followers.discard(changed)
-        return self.store.bounds()[1]
+            self._say_awaited()
+        return (await self.look(self.store.bounds))[1]
+
+    async def look(self, read: Callable[..., T], *given: Any) -> T:
+        """A read of the store: where it may take its time, in a thread."""
+        if not self.store.shared:
+            return read(*given)
+        return await self._loop.run_in_executor(self._readers, read, *given)
 
     # ── what runs by itself ─────────────────────────────────────────────────────────────────
 
+    def _say_awaited(self) -> None:
+        awaited = bool(self._parked or self._followers)
+        if awaited != self._awaited:
+            self._awaited = awaited
+            self.store.awaited(awaited)
+
+    def _heard_in_thread(self, heard: Heard) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+            self._loop.call_soon_threadsafe(self._heard, heard)
+
+    def _heard(self, heard: Heard) -> None:
+        """Others in the same home did something."""
+        if self._stopping:
+            return
+        self._rouse(heard.applied)
+        if heard.timed:
+            self._set_tasks(heard.applied)
+        if heard.renamed:
+            for renamed in self.on_renamed:
+                renamed()
+
     def _applied(self, applied: Applied) -> None:
         self._publish_refusal()
+        self._rouse(applied)
+        self._set_tasks(applied)
+
+    def _rouse(self, applied: Applied) -> None:
+        """Those who wait for what became ready."""
         if self._parked:
             for queue, ready in applied.ready.items():
                 self._wake((Kind.QUEUE, queue), ready)
@@ -423,6 +469,8 @@ class Broker:
             self._router.wake(applied.logged)
         for changed in self._followers:
             changed.set()
+
+    def _set_tasks(self, applied: Applied) -> None:
         if applied.due_at != self._timer_at:
             self._set_timer(applied.due_at)
         if applied.working and not self._working:
@@ -438,7 +486,7 @@ class Broker:
 
     def _tick(self) -> None:
         self._timer = self._timer_at = None
-        if not self._ticking:
+        if not self._ticking and self.store.owns(Task.EXPIRY):
             self._ticking = True
             self.submit(Tick(), self._ticked)
 
@@ -450,6 +498,8 @@ class Broker:
             self._loop.call_later(0.1, self._tick)
 
     def _work(self) -> None:
+        if not self.store.owns(Task.JOBS):
+            return
         self._working = True
         self.submit(Work(), self._worked)
 
@@ -466,7 +516,10 @@ class Broker:
             if not self._stopping:
                 self._reaper = self._loop.call_later(seconds, self._reap)
 
-        self.submit(Reap(), reaped)
+        if self.store.owns(Task.REAPING):
+            self.submit(Reap(), reaped)
+        else:
+            reaped(False)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────
 
@@ -494,6 +547,7 @@ class Broker:
         await self.committer.flush()
         self.committer.close()
         self._threads.shutdown()
+        self._readers.shutdown()
         self.store.close()
 
 

@@ -27,6 +27,7 @@ NO_ROUTER = "none"
 LAKE_BESIDE = "beside"
 LAKE_OFF = "off"
 LAKE_FOREVER = "forever"
+MOST_PEERS = 1_000
 LAKE_KEEP_LEAST_US = 8 * 86_400_000_000
 
 
@@ -139,6 +140,13 @@ def _switch(given: Any) -> bool:
     return known[word]
 
 
+def _peers(given: Any) -> int:
+    text = str(given) if isinstance(given, int | str) and not isinstance(given, bool) else ""
+    if not text.isascii() or not text.isdigit() or int(text) > MOST_PEERS:
+        raise ValueError(f"a number from 0 (order is kept) to {MOST_PEERS}")
+    return int(text)
+
+
 def _log(given: Any) -> str:
     if given not in ("text", "json"):
         raise ValueError("text or json")
@@ -159,6 +167,9 @@ SETTINGS = {
         Setting(
             "infer-types", True, _switch, "whether a message without object takes its first topic's root"
         ),
+        Setting("peers", 0, _peers, "folder store: brokers beside this one; 0 keeps the order of messages"),
+        Setting("mover", True, _switch, "folder store: whether this broker moves what is due or dropped"),
+        Setting("reaper", True, _switch, "folder store: whether this broker unlinks what is done"),
         Setting("router", NO_ROUTER, _router, "function that decides where messages go, as module:function"),
         Setting("router-timeout", 5.0, _seconds, "seconds that it may take for a message"),
         Setting("push-allow", (), _networks, "networks that webhooks may call although they are not public"),

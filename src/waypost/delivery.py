@@ -116,6 +116,7 @@ class Reason(StrEnum):
     DEAD_LETTER = "dead-letter"
     DAMAGED = "payload-damaged"
     ERASED = "payload-erased"
+    RECOVERED = "recovered"
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

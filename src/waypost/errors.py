@@ -22,6 +22,7 @@
     │   ├── QueueFull              429  maxMessages or maxBytes
     │   ├── NotOffered             501  this store, or this version, does not have it
     │   ├── Busy                   503  the commit queue is full, or the broker is stopping
+    │   │   └── StoreUnavailable   503  the database does not answer; the broker lives on
     │   ├── LakeUnavailable        503  the lake's process failed, or the lake cannot be read
     │   └── DiskLow                507  below the free-space mark
     ├── LogBroken                a range of the log has not exactly the events it must have
@@ -232,7 +233,13 @@ class NotOffered(Refused):
 class Busy(Refused):
     status, code, title = 503, "BUSY", "Busy"
     hint = "try again after Retry-After seconds; an Idempotency-Key makes a repeat safe"
-    retry_after = 1
+    retry_after: int | None = 1
+
+
+class StoreUnavailable(Busy):
+    code, title = "STORE_UNAVAILABLE", "Store unavailable"
+    hint = "nothing was stored: try again after Retry-After seconds, when the database answers"
+    retry_after: int | None = 5
 
 
 class LakeUnavailable(Refused):

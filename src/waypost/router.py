@@ -30,7 +30,7 @@ import msgspec
 from .canonical import content_hash
 from .commands import Decide, Staged
 from .destinations import Kind
-from .errors import Busy, Refused, RouterUnusable
+from .errors import Busy, Refused, RouterUnusable, StoreUnavailable
 from .routing import Interested, Routable, Route, check_route, queues_of
 from .store import ConsumerInfo, Store, Undecided
 
@@ -204,11 +204,16 @@ class Router:
         """The next batch, if there is one and a thread for it."""
         self._busy = False
         while not self._stopped and len(self._stuck) < MOST_STUCK:
-            waiting = self._store.undecided(self._after, BATCH)
+            try:
+                waiting = self._store.undecided(self._after, BATCH)
+                tasks = self._tasks(waiting)
+            except StoreUnavailable:
+                self._busy = True
+                self._loop.call_later(BUSY_SECONDS, self._next)
+                return
             if not waiting:
                 return
             self._after = waiting[-1].sequence
-            tasks = self._tasks(waiting)
             if tasks:
                 self._busy = True
                 self._give(tasks)

@@ -12,7 +12,8 @@ A new store passes `waypost.testing.StoreTests` and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
@@ -44,6 +45,26 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     ready_channels: Mapping[str, int] = {}
     #: the lowest sequence of messages that wait for a Decide since this group; None: none came
     logged: int | None = None
+
+
+class Heard(msgspec.Struct, frozen=True, gc=False):
+    """What others did, or what time brought, in a home that several brokers share."""
+
+    #: without results
+    applied: Applied
+    #: whether `due_at` and `working` were looked at
+    timed: bool = False
+    #: whether queues, channels, objects or consumers changed, or this broker's tasks
+    renamed: bool = False
+
+
+class Task(StrEnum):
+    """What one broker does for all that share a home."""
+
+    EXPIRY = "expiry"  #: leases that are over, delays, ttls
+    JOBS = "jobs"
+    REAPING = "reaping"
+    PUSH = "push"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -190,15 +211,53 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     undecided: int
 
 
+class Races(msgspec.Struct):
+    """What a store counts whose messages others fetch as well."""
+
+    #: taken by somebody else before it could be opened, and between that and the rename
+    lost_opens: int = 0
+    lost_renames: int = 0
+    #: waits because there was little to choose from
+    naps: int = 0
+
+
+class Feature(StrEnum):
+    """What a store may do without. The routes that need it answer 501 then, and the tests of it do not apply."""
+
+    CHANNELS = "channels"
+    #: unchanged detection, and messages that stop at L for a routing function or for Spark
+    OBJECTS = "objects"
+    #: registered ones: webhooks, `complete: all`
+    CONSUMERS = "consumers"
+    #: more deliveries of a message than one: several queues, several slots, a queue for dead letters
+    SEVERAL = "several"
+    #: many messages in one request, all or none
+    ATOMIC = "atomic"
+    #: bodies of what has ended, for the policy's `keep`
+    KEPT = "kept"
+    #: erasing a payload
+    ERASING = "erasing"
+    #: depths as of a past moment
+    MOMENTS = "moments"
+    #: its own rows as Arrow, for Spark
+    TABLES = "tables"
+
+
 class Store(Protocol):
+    #: what it cannot do
+    lacks: frozenset[Feature]
     #: bodies above this go through `stage` first
     inline_bytes: int
     #: True where `apply` must never run in the event loop's thread
     threaded: bool
+    #: True where other brokers may write to the same home: what was read is outdated the next moment, and a read may take its time
+    shared: bool
     #: what its instants come from
     clock: Clock
     #: how long the last sync took
     sync_seconds: float
+    #: None where nobody else fetches
+    races: Races | None
 
     def apply(self, commands: Sequence[Command]) -> Applied:
         """Called by the committer alone, one group at a time. A repeat is a new group."""
@@ -303,8 +362,22 @@ class Store(Protocol):
         ...
 
     def export_source(self) -> str | None:
-        """What another process opens to export the store's log and rows: the file's absolute path, for `stores.sqlite.export`. None:
+        """What another process opens to export the store's log and rows: the file's absolute path, for `stores.exporting`. None:
         there is nothing to open, and no lake."""
+        ...
+
+    def listen(self, heard: Callable[[Heard], None]) -> None:
+        """Once, when a broker starts. In a shared home `heard` is called, from any thread, with what others made ready while
+        somebody is `awaited` here, and with what is due for the tasks that are this broker's. Elsewhere it never is."""
+        ...
+
+    def awaited(self, on: bool) -> None:
+        """Whether anybody here waits for what others may do: a parked fetch, a follower of the log. Cheap."""
+        ...
+
+    def owns(self, task: Task) -> bool:
+        """Whether this broker is the one that does it now; always, where there is no other, or where it does no harm if several do.
+        Cheap."""
         ...
 
     def close(self) -> None:

@@ -271,7 +271,9 @@ def test_what_is_trimmed_is_410_and_names_the_oldest(
     memory_broker: BrokerInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(memory_broker)
-    monkeypatch.setattr(memory_broker.store, "_oldest", 4)
+    store = memory_broker.store
+    assert isinstance(store, MemoryStore)
+    monkeypatch.setattr(store._rows, "first", 4)
     answer = memory_broker.ask("GET", "/log?from=2")
     assert (answer.status, answer.code) == (410, "LOG_TRIMMED")
     assert "from=4" in answer.json()["hint"]

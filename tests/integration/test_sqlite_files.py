@@ -35,9 +35,9 @@ from waypost.destinations import Kind
 from waypost.errors import DiskLow, Failed, PayloadDamaged, PayloadReaped, StoreBroken, StoreUnusable
 from waypost.message import Envelope, payload_hash
 from waypost.store import Applied
+from waypost.stores.disk import Disk, ballast
 from waypost.stores.sqlite import SqliteStore, files
 from waypost.stores.sqlite.checkpoints import Checkpoints
-from waypost.stores.sqlite.disk import Disk
 from waypost.testing import MovableClock
 
 #: made by the first release: three messages in queue `a`, of which the first is confirmed and the second fetched, and
@@ -317,9 +317,9 @@ def test_a_checkpoint_on_a_full_disk_gives_up_the_ballast_and_breaks_nothing(
             raise apsw.FullError("full")
 
     store = opened(path)
-    assert files.ballast(path).exists()
+    assert ballast(path).exists()
     store._checkpoints._checkpoint(Full())  # type: ignore[arg-type]
-    assert not files.ballast(path).exists()
+    assert not ballast(path).exists()
     assert only(store.apply([publish()])).state is State.Q
     store.close()
 

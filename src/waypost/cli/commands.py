@@ -10,9 +10,11 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 from ..version import __version__
 from . import (
     destinations,
+    folders,
     lake,
     load,
     messages,
+    migrating,
     pipeline,
     registered,
     report,
@@ -102,7 +104,7 @@ COMMANDS = {
     ),
     WATCH: (messages.tail, messages.message, selections.search, selections.dead, destinations.stats),
     ACT: (selections.redrive, selections.replay, selections.cancel, selections.purge),
-    BROKER: (load.bench, settings.config),
+    BROKER: (load.bench, settings.config, migrating.migrate, folders.mover, folders.reaper),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..client import Client
     from ..lake.owner import Lake
     from ..lake.verifying import Figures
-    from ..stores.sqlite.export import Export
+    from ..stores.exporting import Export
 
 Folder = Annotated[
     str | None,
@@ -207,27 +207,25 @@ def _store_file(url: str) -> Path | None:
     from ..stores.opening import parse_store_url
 
     parsed = parse_store_url(url)
+    if parsed.scheme == "folder":
+        return Path(parsed.path).absolute() / "log"
     return Path(parsed.path).absolute() if parsed.scheme == "sqlite" else None
 
 
 def _log_of(lake: Lake, url: str | None) -> Export | None:
     """The store's own log, to compare with: the one that was named, else the one beside the lake or of the settings, if it is its."""
     from ..lake.owner import owner
-    from ..stores.sqlite.export import Export
-    from ..stores.sqlite.scan import File
+    from ..stores.exporting import open_export
 
     path = _store_file(load()["store"].value if url is None else url)
     if path is None or not path.exists():
         if url is not None:
             raise CommandFailed(f"there is no store at {url}")
         return None
-    file = File(path)
-    try:
-        (row,) = file.table("select id from head", 1).to_pylist()
-    finally:
-        file.close()
-    if row["id"] == owner(lake):
-        return Export(path)
+    export = open_export(str(path))
+    if export.id == owner(lake):
+        return export
+    export.close()
     if url is not None:
         raise CommandFailed(f"{lake.folder} is not the lake of {path}")
     return None

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import LAKE_BESIDE, LAKE_FOREVER, LAKE_OFF, NO_ROUTER, SETTINGS, load, shown
+from ..store import Feature
 from ..version import __version__
 from .failures import CommandFailed, CommandMisused
 
@@ -48,7 +49,17 @@ def serve(arguments: Sequence[str]) -> None:
     from ..stores.opening import open_store
 
     route = _router(values["router"])
-    run(_serve(open_store(values["store"], infer_types=values["infer-types"]), route, values))
+    store = open_store(
+        values["store"],
+        infer_types=values["infer-types"],
+        peers=values["peers"],
+        mover=values["mover"],
+        reaper=values["reaper"],
+    )
+    if route is not None and Feature.OBJECTS in store.lacks:
+        store.close()
+        raise CommandFailed("this store has no routing function: leave --router out, or serve another store")
+    run(_serve(store, route, values))
 
 
 def _router(named: str) -> RouteFunction | None:
@@ -180,6 +191,9 @@ async def _serve(store: Store, route: RouteFunction | None, values: dict[str, An
         "" if route is None else f"; routed by {values['router']}",
     )
     log.info("%s", where)
+    if values["store"].startswith("folder:"):
+        mover, reaper = ("here" if values[daemon] else "elsewhere" for daemon in ("mover", "reaper"))
+        log.info("folder: %s; peers %d, mover %s, reaper %s", store, values["peers"], mover, reaper)
     # What is here stays; the rest lives for one group. Looking through it all again and again finds nothing.
     gc.collect()
     gc.freeze()

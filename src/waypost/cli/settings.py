@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from ..config import SETTINGS, load, shown, unknown_variables
+from ..stores.urls import masked
 from .asking import Json
 from .output import json_document, note, plain, show, table
 
 
+def _printable(name: str, value: Any) -> Any:
+    """A database's password is not shown."""
+    return masked(value) if name == "store" and value.startswith("postgresql://") else value
+
+
 def config(json: Json = False) -> None:
     """Every setting, its value, and where that came from."""
-    said = load()
+    said = {name: value._replace(value=_printable(name, value.value)) for name, value in load().items()}
     if json:
         json_document({name: {"value": value.value, "from": value.origin} for name, value in said.items()})
     else:

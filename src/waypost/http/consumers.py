@@ -28,13 +28,14 @@ from waypost.errors import (
 )
 from waypost.http.answering import WRONG, answer_json
 from waypost.http.given import check_query, named
-from waypost.http.refusals import failure, guarded, guarded_task
+from waypost.http.reading import reading
+from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, NAME, ref
 from waypost.http.wire import Request
 from waypost.instants import instant_text
 from waypost.names import ANONYMOUS
-from waypost.store import ConsumerInfo
+from waypost.store import ConsumerInfo, Feature
 from waypost.wire import consumer_info_json, read_json
 
 SECRET_BYTES = 32
@@ -132,7 +133,7 @@ def rows(broker: Broker, push: Pushing | None) -> list[Route]:
             raise RequestInvalid(
                 f"{ANONYMOUS!r} stands for all who give no name", "choose another name", "NAME_RESERVED"
             )
-        before = store.consumer(name)
+        before = await broker.look(store.consumer, name)
         given = read_json(_anything, request.body or b"{}", _HINT)
         consumer = parse_consumer(given, None if before is None else before.consumer)
         check_push(consumer)
@@ -142,7 +143,7 @@ def rows(broker: Broker, push: Pushing | None) -> list[Route]:
             consumer = msgspec.structs.replace(consumer, secrets=(made["secret"],))
         declared: Declared = await broker.ask(DeclareConsumer(name, consumer))
         tell(name)
-        answer_json(request, 201 if declared.created else 200, form(known(name)) | made)
+        answer_json(request, 201 if declared.created else 200, form(await broker.look(known, name)) | made)
 
     async def delete(request: Request) -> None:
         name = named(request.head, "consumer")
@@ -162,6 +163,7 @@ def rows(broker: Broker, push: Pushing | None) -> list[Route]:
             handler,
             verb=verb,
             name_parameter="name",
+            needs=Feature.CONSUMERS,
             tag="consumers",
             summary=summary,
             parameters=(Parameter("name", "path", "the consumer", NAME),),
@@ -173,15 +175,16 @@ def rows(broker: Broker, push: Pushing | None) -> list[Route]:
         Route(
             "GET",
             "/v1/consumers",
-            guarded(listing),
+            reading(broker, listing),
             verb="inspect",
+            needs=Feature.CONSUMERS,
             tag="consumers",
             summary="All registered consumers, and how pushing to them goes",
             responses={200: Content("by name", {JSON: ref("Consumers")})},
         ),
         row(
             "GET",
-            guarded(show),
+            reading(broker, show),
             "A registered consumer, without its secrets",
             "inspect",
             responses={200: Content("", one)},

@@ -27,13 +27,15 @@ from waypost.errors import Busy, ChannelNotFound, LogTrimmed, QueueNotFound, Ref
 from waypost.filters import Filter
 from waypost.http.answering import WRONG, answer_accepted, answer_json
 from waypost.http.given import check_query, named
-from waypost.http.refusals import failure, guarded, guarded_task
+from waypost.http.reading import reading
+from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, NAME, TEXT, ref
 from waypost.http.starting import check_moment_kept, check_offset
 from waypost.http.wire import Request
 from waypost.instants import instant_text, parse_instant
 from waypost.policy import DEFAULT, parse_policy, policy_json
+from waypost.store import Feature
 from waypost.topics import check_patterns
 from waypost.wire import channel_json, depths_json, queue_json, read_json
 
@@ -83,6 +85,7 @@ def rows(broker: Broker) -> list[Route]:
 def _rows(broker: Broker, kind: Kind) -> list[Route]:
     store, word, is_queue = broker.store, kind.word, kind is Kind.QUEUE
     missing: type[QueueNotFound | ChannelNotFound] = QueueNotFound if is_queue else ChannelNotFound
+    needs = None if is_queue else Feature.CHANNELS
 
     def form(name: str) -> dict[str, Any]:
         if is_queue:
@@ -122,9 +125,9 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
             declared = await broker.ask(queue_command(name, request.body))
             more = {}
         else:
-            declared = await broker.ask(channel_command(name, request.body, broker))
+            declared = await broker.ask(await broker.look(channel_command, name, request.body, broker))
             more = {"job": declared.job}
-        answer_json(request, 201 if declared.created else 200, form(name) | more)
+        answer_json(request, 201 if declared.created else 200, (await broker.look(form, name)) | more)
 
     async def delete(request: Request) -> None:
         name = named(request.head, word)
@@ -134,7 +137,7 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
         name = named(request.head, word)
         if request.body.strip() not in (b"", b"{}"):
             raise RequestInvalid("a purge takes no body", "POST /v1/cancel takes a filter")
-        form(name)
+        await broker.look(form, name)
         job = await broker.start_job(JobKind.PURGE, Filter(queue=name) if is_queue else Filter(channel=name))
         answer_accepted(request, job)
 
@@ -151,6 +154,7 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
             handler,
             verb=verb,
             name_parameter="name",
+            needs=needs,
             tag=f"{word}s",
             summary=summary,
             **more,
@@ -160,8 +164,9 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
         Route(
             "GET",
             f"/v1/{word}s",
-            guarded(listing),
+            reading(broker, listing),
             verb="inspect",
+            needs=needs,
             tag=f"{word}s",
             summary=f"All {word}s with their policies and figures",
             responses={200: Content("by name", {JSON: ref(f"{schema}s")})},
@@ -169,7 +174,7 @@ def _rows(broker: Broker, kind: Kind) -> list[Route]:
         row(
             "GET",
             path,
-            guarded(show),
+            reading(broker, show),
             f"A {word}'s policy and figures, or its depth at a past moment",
             "inspect",
             parameters=(name_parameter, at_parameter),

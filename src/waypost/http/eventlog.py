@@ -94,7 +94,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 async def bounds_of(broker: Broker, lake: Lake | None) -> Bounds:
-    oldest, head = broker.store.bounds()
+    oldest, head = await broker.look(broker.store.bounds)
     if lake is None:
         return Bounds(oldest, head)
     try:
@@ -150,14 +150,15 @@ async def _start(query: dict[str, str], broker: Broker, lake: Lake | None, bound
             f"both {given[0]} and {given[1]}", "start at an offset, at an instant, or where a spectator is"
         )
     if "ts" in query:
-        return await _start_at(parse_instant(query["ts"], broker.clock()), store, lake, bounds)
+        return await _start_at(parse_instant(query["ts"], broker.clock()), broker, lake, bounds)
     if "spectator" in query:
-        spectator = store.spectator(check_name(query["spectator"], "spectator"))
+        name = check_name(query["spectator"], "spectator")
+        spectator = await broker.look(store.spectator, name)
         if spectator is None:
             raise SpectatorNotFound(query["spectator"])
-        return _kept(spectator.offset + 1, store, bounds)
+        return await broker.look(_kept, spectator.offset + 1, store, bounds)
     if "from" in query:
-        return _kept(whole(query["from"], "from", 0, _FURTHEST), store, bounds)
+        return await broker.look(_kept, whole(query["from"], "from", 0, _FURTHEST), store, bounds)
     if bounds.failure is not None:
         raise bounds.failure
     return bounds.oldest
@@ -173,16 +174,17 @@ def _kept(offset: int, store: Store, bounds: Bounds) -> int:
         raise
 
 
-async def _start_at(at: int, store: Store, lake: Lake | None, bounds: Bounds) -> int:
-    oldest, head = store.bounds()
-    if oldest == 1 or (oldest <= head and store.events(oldest, oldest)[0].at < at):
-        return store.offset_at(at)
+async def _start_at(at: int, broker: Broker, lake: Lake | None, bounds: Bounds) -> int:
+    store, look = broker.store, broker.look
+    oldest, head = await look(store.bounds)
+    if oldest == 1 or (oldest <= head and (await look(store.events, oldest, oldest))[0].at < at):
+        return await look(store.offset_at, at)
     if bounds.failure is not None:
         raise bounds.failure
     if lake is None or bounds.oldest == oldest:
-        return store.offset_at(check_moment_kept(at, store))
+        return await look(store.offset_at, await look(check_moment_kept, at, store))
     found = await lake.offset_at(at)
-    return store.offset_at(at) if found is None else found
+    return await look(store.offset_at, at) if found is None else found
 
 
 def rows(broker: Broker, lake: Lake | None) -> list[Route]:
@@ -311,7 +313,7 @@ async def _range(
     """(lines, how many they are), from the lake where the store has let go, else from the store."""
     bodies = reading.payload
     while position <= until and left != 0:
-        oldest = broker.store.bounds()[0]
+        oldest = (await broker.look(broker.store.bounds))[0]
         if lake is not None and lake.folder is not None:
             # Bodies leave the store earlier than events do, so where they are wanted all that is sealed comes from the lake.
             last = min(until, max(oldest - 1, lake.sealed) if bodies else oldest - 1)
@@ -374,6 +376,6 @@ async def _lines(
 
 async def _body(broker: Broker, id: str) -> dict[str, str | None]:
     try:
-        return {**body_json(await read_payload(broker.store, id))}
+        return {**body_json(await read_payload(broker, id))}
     except PayloadReaped:
         return {"body": None}

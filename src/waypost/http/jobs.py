@@ -15,7 +15,8 @@ from waypost.errors import Busy, ChannelNotFound, JobNotFound, QueueNotFound, Re
 from waypost.filters import Filter, parse_filter
 from waypost.http.answering import WRONG, answer_accepted, answer_json
 from waypost.http.given import check_query
-from waypost.http.refusals import failure, guarded, guarded_task
+from waypost.http.reading import reading
+from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, ref
 from waypost.http.wire import Request
@@ -78,7 +79,7 @@ def rows(broker: Broker) -> list[Route]:
     async def start(request: Request, kind: JobKind) -> None:
         check_query(request.head)
         selection = selection_of(kind, request.body, broker.clock())
-        check_places(selection.filter)
+        await broker.look(check_places, selection.filter)
         if selection.dry_run:
             states = await broker.count(kind, selection.filter)
             counts = {LETTERS[state]: number for state, number in sorted(states.items())}
@@ -133,7 +134,7 @@ def rows(broker: Broker) -> list[Route]:
         Route(
             "GET",
             "/v1/jobs/{id}",
-            guarded(show),
+            reading(broker, show),
             verb="inspect",
             tag="operations",
             summary="How far a job has come",

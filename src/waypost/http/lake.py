@@ -21,7 +21,7 @@ from waypost.http.schemas import ARROW, COUNT, JSON, TEXT, ref
 from waypost.http.starting import check_start, check_until
 from waypost.http.wire import Request
 from waypost.instants import instant_text
-from waypost.store import Store
+from waypost.store import Feature, Store
 
 TABLES = ("messages", "deliveries")
 _FURTHEST = 10**18 - 1
@@ -199,6 +199,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
             "/v1/tables/{name}",
             guarded_task(table),
             verb="inspect",
+            needs=Feature.TABLES,
             tag="lake",
             summary="The store's own rows as an Arrow stream",
             parameters=(

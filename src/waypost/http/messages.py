@@ -23,11 +23,13 @@ from waypost.http.given import check_query, flag, whole
 from waypost.http.lake import Lake
 from waypost.http.payload import read_payload
 from waypost.http.publishing import FAILURES
+from waypost.http.reading import reading
 from waypost.http.refusals import failure, guarded, guarded_task, refuse
 from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import ARROW, COUNT, FLAG, ID, JSON, NDJSON, lines, ref
 from waypost.http.wire import Request
 from waypost.names import check_own_id
+from waypost.store import Feature
 from waypost.wire import (
     MOST_MESSAGES,
     TooManyMessages,
@@ -72,21 +74,21 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
 
     async def show(request: Request) -> None:
         id = _id(request)
-        info = store.message(id)
+        info = await broker.look(store.message, id)
         if info is None:
             raise MessageNotFound(id)
         document = message_document(info)
         if flag(request.head.query.get("payload"), "payload"):
             try:
-                document |= body_json(await read_payload(store, id))
+                document |= body_json(await read_payload(broker, id))
             except PayloadReaped:
                 document["body"] = None
         answer_json(request, 200, document)
 
     async def payload(request: Request) -> None:
         id = _id(request)
-        body = await read_payload(store, id)
-        info = store.message(id)
+        body = await read_payload(broker, id)
+        info = await broker.look(store.message, id)
         if info is None:
             raise MessageNotFound(id)
         envelope = info.envelope
@@ -126,6 +128,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
             verb="publish",
             max_body=MANY_BYTES,
             cacheable=True,
+            needs=Feature.ATOMIC,
             tag="messages",
             summary="Publish up to 10,000 messages, all or none",
             request=Content(
@@ -144,7 +147,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
         Route(
             "GET",
             "/v1/messages",
-            guarded(search),
+            reading(broker, search),
             verb="inspect",
             tag="messages",
             summary="Search deliveries",
@@ -185,6 +188,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
             "/v1/messages/{id}/payload",
             guarded_task(erase),
             verb="delete",
+            needs=Feature.ERASING,
             tag="messages",
             summary="Erase a message's body, in the store at once and in the lake soon",
             parameters=(_ID,),

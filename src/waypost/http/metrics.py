@@ -56,6 +56,7 @@ class Metrics(Collector):
         yield from self._objects_and_spectators()
         yield from self._pushes()
         yield from self._store()
+        yield from self._races()
         yield from self._sealing()
         yield from self._commits()
         yield from self._wire()
@@ -134,6 +135,21 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             "waypost_store_refusing", "1 while publishes are refused for lack of space", refused
         )
+
+    def _races(self) -> Iterator[Metric]:
+        """Of a store that others fetch from; the names are there in any case."""
+        lost = CounterMetricFamily(
+            "waypost_folder_races_lost", "messages that somebody else took first, by step", labels=["step"]
+        )
+        naps = CounterMetricFamily(
+            "waypost_folder_naps", "waits before a fetch because there was little to choose from", labels=[]
+        )
+        races = self._broker.store.races
+        if races is not None:
+            lost.add_metric(["open"], races.lost_opens)
+            lost.add_metric(["rename"], races.lost_renames)
+            naps.add_metric([], races.naps)
+        yield from (lost, naps)
 
     def _sealing(self) -> Iterator[Metric]:
         """Without a lake the names are there, and no figures."""

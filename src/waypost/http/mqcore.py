@@ -17,6 +17,7 @@ from waypost.http.fetching import Plan, fetcher
 from waypost.http.given import check_query
 from waypost.http.head import Head
 from waypost.http.publishing import PARAMETERS, answer_bare, publisher
+from waypost.http.reading import reading
 from waypost.http.refusals import failure, guarded, refuse
 from waypost.http.routes import Content, Failure, Parameter, Route
 from waypost.http.schemas import NAME
@@ -80,7 +81,7 @@ def rows(broker: Broker) -> list[Route]:
         row(
             "GET",
             "/{queue}",
-            guarded(show),
+            reading(broker, show),
             "Does the queue exist?",
             "inspect",
             parameters=(_QUEUE,),

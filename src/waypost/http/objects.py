@@ -11,11 +11,13 @@ from waypost.commands import Declared, DeclareObject, DeleteObject
 from waypost.errors import Busy, ObjectNotFound
 from waypost.http.answering import WRONG, answer_json
 from waypost.http.given import check_query, named
-from waypost.http.refusals import failure, guarded, guarded_task
+from waypost.http.reading import reading
+from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, NAME, ref
 from waypost.http.wire import Request
 from waypost.objects import parse_object
+from waypost.store import Feature
 from waypost.wire import object_info_json, read_json
 
 _anything: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
@@ -42,7 +44,7 @@ def rows(broker: Broker) -> list[Route]:
         name = named(request.head, "object")
         policy = parse_object(read_json(_anything, request.body or b"{}", _HINT))
         declared: Declared = await broker.ask(DeclareObject(name, policy))
-        answer_json(request, 201 if declared.created else 200, form(name))
+        answer_json(request, 201 if declared.created else 200, await broker.look(form, name))
 
     async def delete(request: Request) -> None:
         name = named(request.head, "object")
@@ -57,6 +59,7 @@ def rows(broker: Broker) -> list[Route]:
             handler,
             verb=verb,
             name_parameter="name",
+            needs=Feature.OBJECTS,
             tag="objects",
             summary=summary,
             parameters=(Parameter("name", "path", "the business type", NAME),),
@@ -68,15 +71,16 @@ def rows(broker: Broker) -> list[Route]:
         Route(
             "GET",
             "/v1/objects",
-            guarded(listing),
+            reading(broker, listing),
             verb="inspect",
+            needs=Feature.OBJECTS,
             tag="objects",
             summary="All objects of which something is agreed",
             responses={200: Content("by name", {JSON: ref("Objects")})},
         ),
         row(
             "GET",
-            guarded(show),
+            reading(broker, show),
             "What is agreed of an object, and how many of its messages were unchanged",
             "inspect",
             responses={200: Content("", one)},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from waypost.broker import Broker
 from waypost.commands import Staged
-from waypost.store import Store
 
 
-async def read_payload(store: Store, id: str) -> bytes:
+async def read_payload(broker: Broker, id: str) -> bytes:
     """Raises MessageNotFound or PayloadReaped."""
-    body = store.body(id)
-    return await asyncio.to_thread(store.unstage, body) if isinstance(body, Staged) else body
+    body = await broker.look(broker.store.body, id)
+    return await asyncio.to_thread(broker.store.unstage, body) if isinstance(body, Staged) else body

@@ -27,6 +27,7 @@ from waypost.http.wire import Request
 from waypost.instants import parse_span
 from waypost.names import check_name
 from waypost.policy import check_lease
+from waypost.store import Feature
 from waypost.wire import extended_text, read_json, settled_text
 
 MOST_RECEIPTS = 10_000
@@ -144,6 +145,7 @@ def _in_rows(broker: Broker) -> list[Route]:
 def _out_rows(broker: Broker, kind: Kind) -> list[Route]:
     """Of queues or of channels: one way for both."""
     word = kind.word
+    needs = None if kind is Kind.QUEUE else Feature.CHANNELS
     missing = failure(QueueNotFound if kind is Kind.QUEUE else ChannelNotFound)
     name = Parameter("name", "path", f"the {word}", NAME)
 
@@ -163,6 +165,7 @@ def _out_rows(broker: Broker, kind: Kind) -> list[Route]:
             verb="confirm",
             name_parameter="name",
             cacheable=True,
+            needs=needs,
             tag="messages",
             summary=summary,
             parameters=(name, _CONSUMER),
@@ -180,6 +183,7 @@ def _out_rows(broker: Broker, kind: Kind) -> list[Route]:
             name_parameter="name",
             cacheable=True,
             head=False,
+            needs=needs,
             tag="messages",
             summary="Fetch one message as it was sent, or with n several as JSON",
             parameters=(

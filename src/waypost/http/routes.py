@@ -12,10 +12,12 @@ This file knows neither sockets nor the broker.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from waypost.errors import NotOffered
 from waypost.http.problem import MEDIA_TYPE, SCHEMA, Problem
+from waypost.store import Feature
 
 #: Takes a `wire.Request` (the type is not named here because the wire stands above the table).
 #: A plain function returns None and sees to it that the request is answered, now or later by a callback.
@@ -25,6 +27,13 @@ Handler = Callable[[Any], Any]
 Schema = Mapping[str, object]
 
 TEXT: Schema = {"type": "string"}
+
+#: where a feature's name is not what people would call it
+_FEATURES: dict[Feature | None, str] = {
+    Feature.ATOMIC: "requests of many messages",
+    Feature.ERASING: "way to erase a payload",
+    Feature.TABLES: "tables of its own",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,8 @@ class Route:
     errors: Literal["problem", "bare"] = "problem"
     #: Does GET's row also serve HEAD? No where a GET changes something (a fetch).
     head: bool = True
+    #: what the store must have for it: where it lacks that, the answer is 501
+    needs: Feature | None = None
     summary: str = ""
     description: str = ""
     tag: str = ""
@@ -88,11 +99,12 @@ class Route:
 class Routes:
     """The joined table."""
 
-    def __init__(self, rows: Iterable[Route]) -> None:
+    def __init__(self, rows: Iterable[Route], lacks: frozenset[Feature] = frozenset()) -> None:
+        """`lacks`: what the store cannot do."""
         self.rows: list[Route] = []
         self._root = _Node()
         for row in rows:
-            self._add(row)
+            self._add(_not_offered(row) if row.needs in lacks else row)
 
     def __iter__(self) -> Iterator[Route]:
         return iter(self.rows)
@@ -203,6 +215,21 @@ def _not_found(segments: list[str]) -> Problem:
         detail=f"nothing is served at /{'/'.join(segments)}",
         hint="GET /v1/openapi.json lists the paths",
     )
+
+
+def _not_offered(row: Route) -> Route:
+    """The same row, which can only say that this store does not have it."""
+    refused = NotOffered(
+        f"this broker's store has no {_FEATURES.get(row.needs, row.needs)}",
+        "serve another store, such as --store sqlite:////var/lib/waypost/waypost.db",
+    )
+    problem = Problem(refused.status, refused.code, refused.title, refused.detail, refused.hint)
+
+    def answer(request: Any) -> None:
+        request.refuse(problem)
+
+    failures = (*row.failures, Failure(refused.status, refused.code, refused.detail))
+    return replace(row, handler=answer, failures=failures)
 
 
 def _options(pattern: str, allow: list[str]) -> Route:

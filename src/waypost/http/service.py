@@ -119,7 +119,8 @@ async def run(
             *lakes.rows(broker, keeper),
             *rows,
             *mqcore.rows(broker),
-        ]
+        ],
+        store.lacks,
     )
     server = Server(table, host, port, limits=limits, authorize=authorize, names=names, access=access)
     server.on_drain(broker.drain)

@@ -11,7 +11,8 @@ from waypost.commands import Declared, DeleteSpectator, SetSpectator
 from waypost.errors import Busy, SpectatorNotFound
 from waypost.http.answering import WRONG, answer_json
 from waypost.http.given import check_query, named
-from waypost.http.refusals import failure, guarded, guarded_task
+from waypost.http.reading import reading
+from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, NAME, ref
 from waypost.http.wire import Request
@@ -45,7 +46,7 @@ def rows(broker: Broker) -> list[Route]:
         name = named(request.head, "spectator")
         position: _Position = read_json(_position, request.body, '{"offset":0}')
         declared: Declared = await broker.ask(SetSpectator(name, position.offset))
-        answer_json(request, 201 if declared.created else 200, form(name))
+        answer_json(request, 201 if declared.created else 200, await broker.look(form, name))
 
     async def delete(request: Request) -> None:
         name = named(request.head, "spectator")
@@ -71,7 +72,7 @@ def rows(broker: Broker) -> list[Route]:
         Route(
             "GET",
             "/v1/spectators",
-            guarded(listing),
+            reading(broker, listing),
             verb="inspect",
             tag="log",
             summary="All spectators and how far behind they are",
@@ -79,7 +80,7 @@ def rows(broker: Broker) -> list[Route]:
         ),
         row(
             "GET",
-            guarded(show),
+            reading(broker, show),
             "How far a spectator has read",
             "inspect",
             responses={200: Content("", one)},

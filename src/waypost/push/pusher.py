@@ -22,7 +22,8 @@ from ..broker import Broker
 from ..commands import DeclareConsumer
 from ..consumers import Consumer
 from ..destinations import Kind
-from ..errors import Busy, NotOffered, Refused
+from ..errors import Busy, NotOffered, Refused, StoreUnavailable
+from ..store import Task
 from .addresses import Network, check_url
 from .breaker import Tripping
 from .crew import Crew
@@ -74,6 +75,16 @@ class Pusher:
             return
         for info in registered:
             self.changed(info.name)
+        self._broker.on_renamed.append(self._look_again)
+
+    def _look_again(self) -> None:
+        """Another broker declared or deleted some, or pushing became another broker's task, or this one's."""
+        try:
+            registered = {info.name for info in self._broker.store.consumers()}
+            for name in sorted(registered | set(self._endpoints)):
+                self.changed(name)
+        except StoreUnavailable:
+            asyncio.get_running_loop().call_later(1.0, self._look_again)
 
     def changed(self, name: str) -> None:
         """Look at a consumer again: it was declared, changed or deleted."""
@@ -81,6 +92,8 @@ class Pusher:
             return
         info = self._broker.store.consumer(name)
         consumer = None if info is None or info.consumer.url is None else info.consumer
+        if not self._broker.store.owns(Task.PUSH):
+            consumer = None
         endpoint = self._endpoints.get(name)
         if endpoint is not None:
             self._leave_crew(endpoint)

@@ -24,6 +24,8 @@ from ..errors import ChannelNotFound, ConsumerRequired, LogTrimmed, QueueFull, Q
 from ..instants import SECOND
 from ..objects import ObjectPolicy
 from ..policy import Policy
+from ..store import Feature
+from .features import wants
 from .hand import Hand, publish
 
 RETRY, INVALID, NOT_INTERESTED = Outcome.RETRY, Outcome.INVALID, Outcome.NOT_INTERESTED
@@ -37,6 +39,7 @@ def confirm(hand: Hand, receipt: str, outcome: Outcome = Outcome.SUCCESS, channe
     return None if settled.state is None else settled.state.name
 
 
+@wants(Feature.CHANNELS)
 class ChannelTests:
     # ── what it gets ────────────────────────────────────────────────────────────────────────
 

@@ -47,11 +47,12 @@ from ..filters import Filter
 from ..instants import SECOND
 from ..message import Entropy, Envelope, make_id, make_receipt, parse_id, parse_receipt, payload_hash
 from ..policy import DEFAULT, Policy
-from ..store import Store
+from ..store import Feature, Store
 from .channels import ChannelTests
 from .clock import MovableClock, seeded_entropy
 from .contents import ContentTests
 from .decisions import ConsumerTests, DecisionTests
+from .features import skip_without, wants
 from .hand import Hand, audit, publish
 from .moments import MomentTests
 from .sealing import SealingTests
@@ -79,8 +80,11 @@ class StoreTests(
         return seeded_entropy()
 
     @pytest.fixture
-    def hand(self, open_store: OpenStore, clock: MovableClock, entropy: Entropy) -> Iterator[Hand]:
+    def hand(
+        self, request: pytest.FixtureRequest, open_store: OpenStore, clock: MovableClock, entropy: Entropy
+    ) -> Iterator[Hand]:
         hand = Hand(open_store(clock, entropy), clock)
+        skip_without(hand.store, request.function)
         yield hand
         audit(hand.store)
         hand.store.close()
@@ -206,6 +210,7 @@ class StoreTests(
         assert [got.id for got in hand.fetch("a", topic="a.pear.*", n=5)] == [pear.id]
         assert hand.fetch("a", topic="a.pear", n=5) == []
 
+    @wants(Feature.SEVERAL)
     def test_messages_go_to_their_object_and_to_the_root_of_every_topic_once_each(self, hand: Hand) -> None:
         assert hand.states(hand.publish("b.x", "c.y", "b.z", object="a").id) == "a:Q b:Q c:Q"
         inferred = hand.publish("b.x", "c.y")
@@ -228,6 +233,7 @@ class StoreTests(
 
     # ── 1: slots ────────────────────────────────────────────────────────────────────────────
 
+    @wants(Feature.SEVERAL)
     def test_a_message_completes_when_as_many_consumers_as_asked_confirmed(self, hand: Hand) -> None:
         hand.declare("a", complete=2)
         id = hand.publish("a.x").id
@@ -238,6 +244,7 @@ class StoreTests(
         assert hand.last_event().to_state is X
         assert hand.states(id) == "a:S a:S"
 
+    @wants(Feature.SEVERAL)
     def test_a_consumer_never_gets_two_slots_of_one_message(self, hand: Hand) -> None:
         hand.declare("a", complete=3)
         hand.publish("a.x")
@@ -248,6 +255,7 @@ class StoreTests(
         assert len(hand.fetch("a", "bob", n=5)) == 1
 
     @pytest.mark.parametrize("outcome", [INVALID, NOT_INTERESTED])
+    @wants(Feature.SEVERAL)
     def test_who_ended_or_refused_one_slot_does_not_get_another_of_the_message(
         self, hand: Hand, outcome: Outcome
     ) -> None:
@@ -257,6 +265,7 @@ class StoreTests(
         assert hand.fetch("a", "ann", n=5) == []
         assert len(hand.fetch("a", "bob", n=5)) == 1
 
+    @wants(Feature.SEVERAL)
     def test_who_may_not_have_the_first_message_gets_the_next(self, hand: Hand) -> None:
         hand.declare("a", complete=2)
         first, second = hand.publish("a.x"), hand.publish("a.x")
@@ -264,6 +273,7 @@ class StoreTests(
         assert hand.one("a", "ann").id == second.id
         assert [got.id for got in hand.fetch("a", "bob", n=9)] == [first.id, second.id]
 
+    @wants(Feature.SEVERAL)
     def test_a_slot_that_comes_back_is_offered_again_to_who_was_passed_over(self, hand: Hand) -> None:
         hand.declare("a", complete=2, retries=5)
         first, second = hand.publish("a.x"), hand.publish("a.x")
@@ -274,6 +284,7 @@ class StoreTests(
         hand.confirm(anns[1], RETRY, delay_us=0)
         assert hand.one("a", "ann").id == second.id
 
+    @wants(Feature.SEVERAL)
     def test_a_slot_whose_lease_is_over_is_still_its_consumers_until_somebody_else_fetches_it(
         self, hand: Hand
     ) -> None:
@@ -291,6 +302,7 @@ class StoreTests(
         hand.confirm(hand.one("a", "bob"))
         assert hand.message_state(id) is X
 
+    @wants(Feature.SEVERAL)
     def test_who_lost_its_slot_to_another_may_have_a_sibling(self, hand: Hand) -> None:
         hand.declare("a", complete=2, retries=9)
         id = hand.publish("a.x").id
@@ -307,6 +319,7 @@ class StoreTests(
         assert hand.confirm(ann).state is S
         assert [delivery.consumer for delivery in hand.deliveries(id)] == ["bob", "ann"]
 
+    @wants(Feature.SEVERAL)
     def test_who_waits_for_a_slot_that_is_cancelled_may_have_a_sibling(self, hand: Hand) -> None:
         hand.declare("a", complete=2, retries=9)
         id = hand.publish("a.x").id
@@ -317,6 +330,7 @@ class StoreTests(
         assert hand.store.apply([Work()]).ready == {"a": 1}
         assert hand.one("a", "ann").id == id
 
+    @wants(Feature.SEVERAL)
     def test_per_topic_makes_a_slot_for_each_topic_of_that_queue(self, hand: Hand) -> None:
         hand.declare("a", complete="per_topic")
         hand.declare("b", complete="per_topic")
@@ -325,10 +339,12 @@ class StoreTests(
         other = hand.publish("b.z", object="a")
         assert hand.states(other.id) == "a:Q b:Q", "never fewer than one"
 
+    @wants(Feature.SEVERAL)
     def test_all_makes_one_slot_where_no_consumer_is_registered(self, hand: Hand) -> None:
         hand.declare("a", complete="all")
         assert hand.states(hand.publish("a.x").id) == "a:Q"
 
+    @wants(Feature.SEVERAL)
     def test_complete_0_makes_no_slot_and_completes_at_once(self, hand: Hand) -> None:
         hand.declare("a", complete=0)
         published = hand.publish("a.x")
@@ -336,6 +352,7 @@ class StoreTests(
         assert hand.journey(published.id) == "LX"
         assert hand.fetch("a") == []
 
+    @wants(Feature.SEVERAL)
     def test_each_slot_has_its_own_lease_and_attempts(self, hand: Hand) -> None:
         hand.declare("a", complete=2, lease_us=10 * SECOND)
         id = hand.publish("a.x").id
@@ -365,6 +382,7 @@ class StoreTests(
 
     # ── 2: a message's state ────────────────────────────────────────────────────────────────
 
+    @wants(Feature.SEVERAL)
     def test_one_group_hands_a_message_of_two_queues_out_in_both(self, hand: Hand) -> None:
         hand.publish("a.x", "b.x", body=b"for both")
         hand.publish("a.y", "b.y", body=b"too")
@@ -400,6 +418,7 @@ class StoreTests(
             [Settled(second.receipt), done, Settled("0x" + second.receipt)],
         ]
 
+    @wants(Feature.SEVERAL)
     def test_a_message_in_two_queues_completes_when_both_are_through(self, hand: Hand) -> None:
         id = hand.publish("a.x", "b.x").id
         hand.confirm(hand.one("a"))
@@ -408,6 +427,7 @@ class StoreTests(
         hand.confirm(hand.one("b"), queue="b")
         assert hand.last_event().to_state is X
 
+    @wants(Feature.SEVERAL)
     def test_the_answer_to_a_repeated_id_shows_the_state_of_its_message(self, hand: Hand) -> None:
         hand.publish("a.x", "b.x", id="m")
         got = hand.one("a")
@@ -426,6 +446,7 @@ class StoreTests(
     # ── 3: who ──────────────────────────────────────────────────────────────────────────────
 
     @pytest.mark.parametrize("complete", [2, "all", "per_topic"])
+    @wants(Feature.SEVERAL)
     def test_a_queue_that_counts_consumers_wants_their_names(self, hand: Hand, complete: str | int) -> None:
         hand.declare("a", complete=complete)
         hand.publish("a.x")
@@ -588,6 +609,7 @@ class StoreTests(
 
     # ── 5: redrive and cancel ───────────────────────────────────────────────────────────────
 
+    @wants(Feature.KEPT)
     def test_a_redrive_takes_any_ended_delivery_back_to_its_queue(self, hand: Hand) -> None:
         hand.declare("a", retries=1)
         hand.declare("k", kick=True)
@@ -611,6 +633,7 @@ class StoreTests(
         assert all(hand.state(id) is Q for id in ids)
         assert hand.last_event().reason == "redriven"
 
+    @wants(Feature.KEPT)
     def test_a_redriven_message_leaves_its_end_and_can_complete_again(self, hand: Hand) -> None:
         id = hand.publish("a.x", id="m").id
         hand.confirm(hand.one("a"))
@@ -630,6 +653,7 @@ class StoreTests(
         assert hand.confirm(got, RETRY, delay_us=0).state is R
         assert hand.confirm(hand.one("a"), RETRY, delay_us=0).state is E
 
+    @wants(Feature.KEPT)
     def test_a_redriven_message_that_had_timed_out_waits_without_an_end(self, hand: Hand) -> None:
         id = hand.publish("a.x", ttl_us=SECOND).id
         hand.wait(1)
@@ -653,6 +677,7 @@ class StoreTests(
         assert hand.fetch("a", "ann") == []
         assert hand.confirm(hand.one("a", "bob"), NOT_INTERESTED, reason="redriven").state is E
 
+    @wants(Feature.SEVERAL)
     def test_a_redrive_takes_only_what_its_filter_selects(self, hand: Hand) -> None:
         first = hand.publish("a.x", "b.x").id
         hand.clock.move(60)
@@ -846,6 +871,7 @@ class StoreTests(
         assert settled == [Settled(got.receipt, got.id, S)] * 2
         assert hand.journey(got.id) == "LQFSX"
 
+    @wants(Feature.KEPT)
     def test_a_redrive_makes_an_open_receipt_stale(self, hand: Hand) -> None:
         hand.publish("a.x")
         got = hand.one("a")
@@ -902,6 +928,7 @@ class StoreTests(
         assert hand.do(Remove("a", waiting)) is False
         assert hand.confirm(got) == Settled(got.receipt)
 
+    @wants(Feature.SEVERAL)
     def test_remove_takes_a_waiting_retry_and_only_in_the_queue_named(self, hand: Hand) -> None:
         id = hand.publish("a.x", "b.x").id
         hand.confirm(hand.one("a"), RETRY, delay_us=SECOND)
@@ -1007,6 +1034,7 @@ class StoreTests(
         assert info is not None
         assert info.policy == Policy(retries=2), "what is left out takes its default"
 
+    @wants(Feature.SEVERAL)
     def test_every_field_of_a_policy_survives_a_restart(
         self, hand: Hand, restart: Callable[[], None]
     ) -> None:
@@ -1068,6 +1096,7 @@ class StoreTests(
         assert hand.publish("a.x", idempotency_key="k") == first
         assert hand.publish("a.x", id="m") == first
 
+    @wants(Feature.SEVERAL)
     def test_a_message_of_several_queues_enters_all_or_none(self, hand: Hand) -> None:
         hand.declare("b", max_messages=1)
         hand.publish("b.x")
@@ -1077,6 +1106,7 @@ class StoreTests(
         assert hand.store.queue("new") is None
         assert hand.store.bounds() == head
 
+    @wants(Feature.ATOMIC)
     def test_many_messages_enter_all_or_none(self, hand: Hand) -> None:
         hand.declare("a", max_messages=2)
         refused: list[tuple[type[Exception], list[Publish]]] = [
@@ -1095,6 +1125,7 @@ class StoreTests(
         assert hand.store.bounds() == (1, 0)
         assert hand.publish("b.x", idempotency_key="k", id="m").state is Q, "nothing of them is remembered"
 
+    @wants(Feature.ATOMIC)
     def test_many_messages_are_answered_one_by_one_in_their_order(self, hand: Hand) -> None:
         known = hand.publish("a.x", id="known")
         one, again, two, key, key_again = hand.publish_many(
@@ -1109,9 +1140,11 @@ class StoreTests(
         assert len({one.id, two.id, key.id, known.id}) == 4
         assert [hand.body(got) for got in hand.fetch("a", n=9)] == [b"body", b"1", b"3"]
 
+    @wants(Feature.ATOMIC)
     def test_no_messages_at_all_are_no_trouble(self, hand: Hand) -> None:
         assert hand.publish_many() == []
 
+    @wants(Feature.SEVERAL)
     def test_what_ends_exasperated_also_goes_to_the_dead_queue(self, hand: Hand) -> None:
         hand.declare("a", retries=1, dead="graves")
         id = hand.publish("a.x", body=b"poor thing").id
@@ -1123,6 +1156,7 @@ class StoreTests(
         hand.confirm(got, queue="graves")
         assert hand.states(id) == "a:E graves:S"
 
+    @wants(Feature.SEVERAL)
     def test_the_dead_queue_gets_neither_invalid_messages_nor_its_own(self, hand: Hand) -> None:
         hand.declare("a", retries=1, dead="a")
         id = hand.publish("a.x").id
@@ -1134,6 +1168,7 @@ class StoreTests(
         hand.confirm(hand.one("a"), INVALID)
         assert hand.store.queue("graves") is None
 
+    @wants(Feature.SEVERAL)
     def test_a_dead_letter_never_brings_a_confirmed_success_back(self, hand: Hand) -> None:
         hand.declare("a", retries=1, dead="b")
         id = hand.publish("a.x", "b.x").id
@@ -1182,6 +1217,7 @@ class StoreTests(
         hand.work()
         assert hand.state(got.id) is C
 
+    @wants(Feature.SEVERAL)
     def test_a_purge_never_touches_the_successor_of_its_queue(self, hand: Hand) -> None:
         hand.declare("b", retries=1, dead="a")
         late = hand.publish("b.x").id
@@ -1245,6 +1281,7 @@ class StoreTests(
         hand.wait(4)
         assert (hand.state(kept), hand.journey(lost)) == (S, "LQFRT")
 
+    @wants(Feature.SEVERAL)
     def test_a_queues_ttl_is_for_messages_that_bring_none(self, hand: Hand) -> None:
         hand.declare("a", ttl_us=5 * SECOND)
         plain = hand.publish("a.x", "b.x").id
@@ -1348,6 +1385,7 @@ class StoreTests(
             7,
         ]
 
+    @wants(Feature.SEVERAL)
     def test_the_whole_of_it_survives_a_restart(self, hand: Hand, restart: Callable[[], None]) -> None:
         hand.declare("a", complete=2, retries=1)
         ids = [hand.publish("a.x", "b.y", key=f"k{n}", body=bytes([n])).id for n in range(3)]
@@ -1376,6 +1414,7 @@ class StoreTests(
 
     # ── 17: what is kept, and for how long ──────────────────────────────────────────────────
 
+    @wants(Feature.KEPT)
     def test_a_completed_messages_body_goes_after_the_queues_keep(self, hand: Hand) -> None:
         hand.declare("a", keep_us=5 * SECOND)
         id = hand.publish("a.x").id
@@ -1389,6 +1428,7 @@ class StoreTests(
             hand.store.body(id)
         assert hand.journey(id) == "LQFSX"
 
+    @wants(Feature.SEVERAL)
     def test_reaping_in_small_slices_leaves_nothing_behind(self, hand: Hand) -> None:
         hand.declare("a", complete=2, keep_us=0)
         id = hand.publish("a.x").id
@@ -1414,6 +1454,7 @@ class StoreTests(
         assert hand.store.body(invalid) == b"body"
         assert len(hand.found(states=frozenset(DEAD))) == 1
 
+    @wants(Feature.SEVERAL)
     def test_a_message_that_completed_at_once_is_forgotten_like_any_other(self, hand: Hand) -> None:
         hand.declare("a", complete=0)
         id = hand.publish("a.x").id
@@ -1425,6 +1466,7 @@ class StoreTests(
         assert hand.store.message(id) is None
         assert hand.store.bounds() == (3, 2)
 
+    @wants(Feature.SEVERAL)
     def test_a_message_of_more_slots_than_a_slice_is_forgotten_as_a_whole(self, hand: Hand) -> None:
         hand.declare("a", complete=3, keep_us=0)
         id = hand.publish("a.x", "b.x").id
@@ -1438,6 +1480,7 @@ class StoreTests(
         hand.reap(limit=1)
         assert hand.store.message(id) is None
 
+    @wants(Feature.SEVERAL)
     def test_a_message_stays_while_any_of_its_queues_keeps_it(self, hand: Hand) -> None:
         hand.declare("a", keep_us=0)
         hand.declare("b", keep_us=60 * SECOND)
@@ -1455,6 +1498,7 @@ class StoreTests(
         with pytest.raises(PayloadReaped):
             hand.store.body(id)
 
+    @wants(Feature.KEPT)
     def test_a_redrive_passes_messages_whose_body_is_gone(self, hand: Hand) -> None:
         hand.declare("a", keep_us=0)
         gone, kept = (hand.publish("a.x", body=body).id for body in (b"1", b"2"))
@@ -1517,6 +1561,7 @@ class StoreTests(
         assert again == []
         assert hand.journey("m") == "LQFKX"
 
+    @wants(Feature.ATOMIC)
     def test_one_bad_command_never_fails_its_neighbours(self, hand: Hand) -> None:
         hand.declare("full", max_messages=1)
         hand.publish("full.x")
@@ -1572,6 +1617,7 @@ class StoreTests(
         )
         assert [[got.id for got in fetched] for fetched in results] == [ids[:2], ids[2:4], ids[4:], []]
 
+    @wants(Feature.KEPT)
     def test_a_message_can_be_published_removed_and_redriven_in_one_group(self, hand: Hand) -> None:
         *_, more, fetched = hand.ask(
             publish("a.x", id="m"),
@@ -1603,6 +1649,7 @@ class StoreTests(
 
     # ── 28: ready, due, search ──────────────────────────────────────────────────────────────
 
+    @wants(Feature.SEVERAL)
     def test_a_group_says_which_queues_have_something_now(self, hand: Hand) -> None:
         assert hand.store.apply([publish("a.x"), publish("a.x", "b.x")]).ready == {"a": 2, "b": 1}
         got = hand.one("a")
@@ -1635,6 +1682,7 @@ class StoreTests(
         assert info.states == {S: 1, R: 1, F: 1, Q: 1}
         assert (info.ready, info.bytes, info.created_at) == (1, 6, hand.clock.now)
 
+    @wants(Feature.SEVERAL)
     def test_a_search_finds_by_every_term(self, hand: Hand) -> None:
         first = hand.publish("a.x", "b.x", id="one").id
         hand.clock.move(10)
@@ -1663,6 +1711,7 @@ class StoreTests(
             hand.clock.now,
         )
 
+    @wants(Feature.SEVERAL)
     def test_a_search_in_pages_lists_each_delivery_once(self, hand: Hand) -> None:
         hand.declare("a", complete=2)
         for _ in range(7):

@@ -14,6 +14,8 @@ from ..errors import QueueFull
 from ..instants import SECOND
 from ..message import payload_hash
 from ..objects import ObjectPolicy, Unchanged
+from ..store import Feature
+from .features import wants
 from .hand import Hand, publish
 
 DAY = 86_400.0
@@ -27,6 +29,7 @@ class ContentTests:
         for _ in range(2):
             assert hand.publish("a.x", key="k").state is Q
 
+    @wants(Feature.OBJECTS)
     def test_a_repetition_is_unchanged_and_names_the_message_it_repeats(self, hand: Hand) -> None:
         hand.unchanged("a")
         first = hand.publish("a.x", key="k", body=b'{"n":1}')
@@ -42,6 +45,7 @@ class ContentTests:
         assert hand.store.ready("a") == 1
         assert hand.store.body(second.id) == b'{"n":1}'
 
+    @wants(Feature.OBJECTS)
     def test_json_is_compared_by_what_it_says_and_all_else_by_its_bytes(self, hand: Hand) -> None:
         hand.unchanged("a")
         states = [
@@ -58,6 +62,7 @@ class ContentTests:
         ]
         assert states == [Q, U, Q, Q, Q, U, Q]
 
+    @wants(Feature.OBJECTS)
     def test_paths_that_are_ignored_may_differ(self, hand: Hand) -> None:
         hand.unchanged("a", "$.exportedAt", "$.rows[*].seen")
         bodies = (
@@ -67,6 +72,7 @@ class ContentTests:
         )
         assert [hand.publish("a.x", key="k", body=body).state for body in bodies] == [Q, U, Q]
 
+    @wants(Feature.OBJECTS)
     def test_other_keys_other_objects_and_no_key_are_other_things(self, hand: Hand) -> None:
         hand.unchanged("a")
         hand.unchanged("b")
@@ -77,11 +83,13 @@ class ContentTests:
         for _ in range(2):
             assert hand.publish("a.x").state is Q
 
+    @wants(Feature.OBJECTS)
     def test_it_is_compared_with_the_last_one_and_with_no_other(self, hand: Hand) -> None:
         hand.unchanged("a")
         states = [hand.publish("a.x", key="k", body=body).state for body in (b"1", b"2", b"1", b"1", b"2")]
         assert states == [Q, Q, Q, U, Q]
 
+    @wants(Feature.OBJECTS)
     def test_an_unchanged_one_is_not_the_last_one(self, hand: Hand) -> None:
         hand.unchanged("a", window_us=10 * SECOND)
         first = hand.publish("a.x", key="k")
@@ -92,6 +100,7 @@ class ContentTests:
         hand.clock.move(0.000001)
         assert hand.publish("a.x", key="k").state is Q, "the window counts from the one it repeats"
 
+    @wants(Feature.OBJECTS)
     def test_force_delivers_it_all_the_same(self, hand: Hand) -> None:
         hand.unchanged("a")
         hand.publish("a.x", key="k")
@@ -100,6 +109,7 @@ class ContentTests:
         assert hand.publish("a.x", key="k").same_as == forced.id
 
     @pytest.mark.parametrize("end", [E, "I", C, T])
+    @wants(Feature.OBJECTS)
     def test_what_ended_in_vain_is_not_repeated_but_sent_again(self, hand: Hand, end: object) -> None:
         hand.unchanged("a")
         hand.declare("a", retries=1)
@@ -118,6 +128,7 @@ class ContentTests:
         assert second.state is Q
         assert hand.publish("a.x", key="k").same_as == second.id
 
+    @wants(Feature.OBJECTS)
     def test_how_it_ended_counts_even_when_it_is_forgotten(
         self, hand: Hand, restart: Callable[[], None]
     ) -> None:
@@ -137,6 +148,7 @@ class ContentTests:
         hand.reap()
         assert hand.publish("a.x", key="d").state is Q, "the window is over"
 
+    @wants(Feature.OBJECTS)
     def test_a_redriven_one_counts_again(self, hand: Hand) -> None:
         hand.unchanged("a")
         first = hand.publish("a.x", key="k")
@@ -144,6 +156,7 @@ class ContentTests:
         hand.redrive(states=frozenset({C}))
         assert hand.publish("a.x", key="k").same_as == first.id
 
+    @wants(Feature.OBJECTS)
     def test_idempotency_comes_before_unchanged(self, hand: Hand) -> None:
         hand.unchanged("a")
         first = hand.publish("a.x", key="k", idempotency_key="i")
@@ -155,6 +168,7 @@ class ContentTests:
         assert (own.state, own.same_as) == (U, first.id)
         assert hand.publish("a.x", key="k", id="own") == own
 
+    @wants(Feature.OBJECTS)
     def test_repetitions_inside_one_group_are_seen(self, hand: Hand) -> None:
         hand.unchanged("a")
         results = hand.ask(*(publish("a.x", key="k", body=body) for body in (b"1", b"1", b"2", b"2", b"1")))
@@ -162,6 +176,7 @@ class ContentTests:
         many = hand.publish_many(*(publish("a.x", key="k", body=body) for body in (b"1", b"3", b"3", b"1")))
         assert [result.state for result in many] == [U, Q, U, Q]
 
+    @wants(Feature.OBJECTS)
     def test_what_is_unchanged_needs_no_room(self, hand: Hand) -> None:
         hand.unchanged("a")
         hand.declare("a", max_messages=1)
@@ -175,6 +190,7 @@ class ContentTests:
             hand.publish_many(publish("a.x", key="k"), publish("a.x", key="k", force=True))
         assert hand.store.ready("a") == 1
 
+    @wants(Feature.OBJECTS)
     def test_unchanged_ones_are_counted_by_producer(self, hand: Hand, restart: Callable[[], None]) -> None:
         hand.unchanged("a")
         for producer in ("erp", "erp", "erp", None, "crm"):
@@ -187,6 +203,7 @@ class ContentTests:
             assert hand.store.object("a") == info
         assert hand.store.objects() == [info]
 
+    @wants(Feature.OBJECTS)
     def test_what_is_unchanged_reaches_no_channel(self, hand: Hand) -> None:
         hand.unchanged("a")
         hand.channel("c", "a.*")
@@ -197,12 +214,14 @@ class ContentTests:
         hand.work()
         assert [heard.id for heard in hand.listen("d", n=9)] == ids[:1]
 
+    @wants(Feature.OBJECTS)
     def test_a_hash_that_came_with_the_message_is_the_one_compared(self, hand: Hand) -> None:
         hand.unchanged("a", "$.at")
         first = hand.publish("a.x", key="k", body=b'{"at":1}')
         given = content_hash(b'{"at":2}', ("$.at",))
         assert hand.publish("a.x", key="k", body=b"anything", content=given).same_as == first.id
 
+    @wants(Feature.OBJECTS)
     def test_a_large_body_is_compared_like_a_small_one(self, hand: Hand) -> None:
         hand.unchanged("a")
         size = min(hand.store.inline_bytes + 1, 100_000)
@@ -214,6 +233,7 @@ class ContentTests:
             results.append(hand.do(command).state)
         assert results == [Q, U, Q]
 
+    @wants(Feature.OBJECTS)
     def test_turning_it_off_and_on_begins_anew(self, hand: Hand) -> None:
         hand.unchanged("a")
         hand.publish("a.x", key="k")
@@ -227,6 +247,7 @@ class ContentTests:
         assert hand.store.object("a") is None
         assert hand.publish("a.x", key="k").state is Q
 
+    @wants(Feature.OBJECTS)
     def test_an_objects_policy_survives_a_restart(self, hand: Hand, restart: Callable[[], None]) -> None:
         policy = ObjectPolicy(unchanged=Unchanged(ignore=("$.at",), window_us=5 * SECOND), route="inline")
         assert hand.do(DeclareObject("a", policy)).created
@@ -238,6 +259,7 @@ class ContentTests:
         assert hand.publish("a.x", key="k", body=b'{"at":2}').same_as == first.id
         assert not hand.do(DeclareObject("a", policy)).created
 
+    @wants(Feature.OBJECTS)
     def test_an_unchanged_message_is_forgotten_like_any_other(self, hand: Hand) -> None:
         hand.unchanged("a")
         hand.publish("a.x", key="k")
@@ -262,6 +284,7 @@ class ContentTests:
         assert hand.one("a").id == new
         assert hand.fetch("a") == []
 
+    @wants(Feature.SEVERAL)
     def test_other_things_are_left_alone(self, hand: Hand) -> None:
         hand.declare("a", latest_only=True)
         ids = [
@@ -324,6 +347,7 @@ class ContentTests:
         assert hand.confirm(got, RETRY).state is E
         assert hand.state(old) is E
 
+    @wants(Feature.KEPT)
     def test_a_redriven_one_may_be_older_until_another_newer_one_comes(self, hand: Hand) -> None:
         hand.declare("a", latest_only=True, retries=9)
         old = hand.publish("a.x", key="k").id
@@ -340,6 +364,7 @@ class ContentTests:
         assert [one.id for one in hand.fetch("a", n=9)] == [last]
         assert hand.state(new) is S
 
+    @wants(Feature.OBJECTS)
     def test_one_that_comes_late_behind_a_newer_one_is_obsolete_at_once(self, hand: Hand) -> None:
         hand.declare("a", latest_only=True)
         held = hand.publish("a.x", key="k", hold=True).id
@@ -349,6 +374,7 @@ class ContentTests:
         assert hand.journey(held) == "LQO"
         assert hand.fetch("a") == []
 
+    @wants(Feature.SEVERAL)
     def test_a_dead_letter_that_comes_behind_a_newer_one_is_obsolete_at_once(self, hand: Hand) -> None:
         hand.declare("a", latest_only=True)
         hand.declare("b", retries=0, dead="a")
@@ -368,6 +394,7 @@ class ContentTests:
         hand.wait(1)
         assert hand.one("a").id == new
 
+    @wants(Feature.ATOMIC)
     def test_obsolete_inside_one_group(self, hand: Hand) -> None:
         hand.declare("a", latest_only=True)
         results = hand.ask(*(publish("a.x", key="k", body=bytes([n])) for n in range(3)))
@@ -376,6 +403,7 @@ class ContentTests:
         assert [hand.state(result.id) for result in [*results[2:], *many]] == [O, O, Q]
         assert hand.store.ready("a") == 1
 
+    @wants(Feature.SEVERAL)
     def test_only_the_queue_with_the_policy_lets_go(self, hand: Hand) -> None:
         hand.declare("a", latest_only=True)
         old = hand.publish("a.x", "b.x", key="k").id
@@ -386,6 +414,7 @@ class ContentTests:
         assert hand.message_state(old) is O
         assert hand.states(old) == "a:O b:S"
 
+    @wants(Feature.CHANNELS)
     def test_a_channel_can_keep_the_latest_only(self, hand: Hand) -> None:
         hand.channel("c", "a.*", latest_only=True)
         old = hand.publish("a.x", key="k").id
@@ -397,6 +426,7 @@ class ContentTests:
         assert [heard.id for heard in hand.listen("d", n=9)] == [new]
 
     @pytest.mark.parametrize("ended", [True, False])
+    @wants(Feature.CHANNELS)
     def test_a_backfill_brings_nothing_older_than_what_the_channel_had(self, hand: Hand, ended: bool) -> None:
         old = hand.publish("a.x", key="k").id
         other = hand.publish("a.x", key="j").id
@@ -421,6 +451,7 @@ class ContentTests:
         hand.publish("a.x", key="k")
         assert hand.state(new) is Q
 
+    @wants(Feature.KEPT)
     def test_an_obsolete_one_can_be_redriven_and_becomes_obsolete_again(self, hand: Hand) -> None:
         hand.declare("a", latest_only=True)
         old, new = hand.publish("a.x", key="k").id, hand.publish("a.x", key="k").id
@@ -429,6 +460,7 @@ class ContentTests:
         hand.publish("a.x", key="k")
         assert (hand.state(old), hand.state(new)) == (O, O)
 
+    @wants(Feature.OBJECTS)
     def test_an_obsolete_message_was_not_in_vain(self, hand: Hand) -> None:
         hand.unchanged("a")
         hand.declare("a", latest_only=True)

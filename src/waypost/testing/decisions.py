@@ -17,6 +17,8 @@ from ..filters import Filter
 from ..instants import SECOND
 from ..objects import ObjectPolicy
 from ..routing import Option, Route
+from ..store import Feature
+from .features import wants
 from .hand import Hand, publish
 
 RETRY, NOT_INTERESTED = Outcome.RETRY, Outcome.NOT_INTERESTED
@@ -27,6 +29,7 @@ def named(hand: Hand, id: str) -> list[tuple[str | None, str | None]]:
     return [(delivery.queue or delivery.channel, delivery.named) for delivery in hand.deliveries(id)]
 
 
+@wants(Feature.CONSUMERS)
 class ConsumerTests:
     def test_consumers_are_registered_replaced_and_removed(
         self, hand: Hand, restart: Callable[[], None]
@@ -153,6 +156,7 @@ class ConsumerTests:
         assert hand.one("a", "ann").id == id, "until it is redriven"
 
 
+@wants(Feature.OBJECTS)
 class DecisionTests:
     @pytest.fixture
     def held(self, hand: Hand) -> Hand:

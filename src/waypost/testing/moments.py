@@ -11,7 +11,8 @@ from ..delivery import E, F, Outcome, Q, R, S, State
 from ..destinations import Kind
 from ..errors import LogTrimmed, RequestInvalid
 from ..instants import SECOND
-from ..store import SpectatorInfo
+from ..store import Feature, SpectatorInfo
+from .features import wants
 from .hand import Hand
 
 DAY = 86_400.0
@@ -25,6 +26,7 @@ def depths(hand: Hand, at: int, name: str = "a", kind: Kind = Kind.QUEUE) -> dic
 class MomentTests:
     # ── as of ───────────────────────────────────────────────────────────────────────────────
 
+    @wants(Feature.MOMENTS)
     def test_depths_as_of_any_moment(self, hand: Hand, restart: Callable[[], None]) -> None:
         start = hand.clock.now
         hand.declare("a", retries=9)
@@ -55,6 +57,7 @@ class MomentTests:
         assert found is not None
         assert (found.at, found.offset) == (start + 2 * SECOND, 4)
 
+    @wants(Feature.MOMENTS)
     def test_depths_over_hours_start_from_what_was_counted_then(self, hand: Hand) -> None:
         hand.declare("b")
         moments = []
@@ -68,6 +71,7 @@ class MomentTests:
             assert depths(hand, at) == {Q: count}
             assert depths(hand, at, "b") == {}
 
+    @wants(Feature.CHANNELS)
     def test_channels_have_depths_of_their_own(self, hand: Hand) -> None:
         hand.channel("a", "a.*")
         hand.publish("a.x")
@@ -79,6 +83,7 @@ class MomentTests:
         assert depths(hand, hand.clock.now, "a") == {Q: 1}
         assert depths(hand, hand.clock.now, "nowhere", Kind.CHANNEL) is None
 
+    @wants(Feature.MOMENTS)
     def test_each_incarnation_has_its_time(self, hand: Hand) -> None:
         hand.publish("a.x")
         first = hand.clock.now
@@ -92,6 +97,7 @@ class MomentTests:
         assert depths(hand, gone) is None
         assert depths(hand, hand.clock.now) == {Q: 2}
 
+    @wants(Feature.MOMENTS)
     def test_before_what_is_kept_the_oldest_moment_is_named(self, hand: Hand) -> None:
         hand.publish("a.x")
         old = hand.clock.now
@@ -111,6 +117,7 @@ class MomentTests:
         assert counted[0] is not None
         assert sum(counted[0].values()) == 21 - (now - oldest_at) // int(DAY / 2 * SECOND)
 
+    @wants(Feature.MOMENTS)
     def test_what_is_forgotten_is_not_counted_afterwards(self, hand: Hand) -> None:
         hand.declare("a", keep_us=0)
         hand.publish("a.x")
@@ -121,6 +128,7 @@ class MomentTests:
         hand.clock.move(1)
         assert depths(hand, hand.clock.now) == {Q: 1}
 
+    @wants(Feature.OBJECTS)
     def test_a_failure_that_is_redriven_leaves_no_count(self, hand: Hand) -> None:
         id = hand.publish("a.x", hold=True).id
         hand.clock.move(1)

@@ -10,6 +10,8 @@ from ..commands import Erased, ErasePayload, Fetch, Fetched, JobKind, Seal, SetS
 from ..delivery import C, E, Outcome, Q, Reason, X
 from ..errors import LogTrimmed, MessageNotFound, PayloadReaped, RequestInvalid, StillLogged
 from ..instants import SECOND
+from ..store import Feature
+from .features import wants
 from .hand import Hand, publish
 
 DAY = 86_400.0
@@ -45,6 +47,7 @@ class SealingTests:
                 hand.seal(upto)
         assert hand.store.sealed() == 0
 
+    @wants(Feature.ERASING)
     def test_what_the_lake_holds_is_known_after_a_restart(
         self, hand: Hand, restart: Callable[[], None]
     ) -> None:
@@ -92,6 +95,7 @@ class SealingTests:
         hand.reap()
         assert hand.store.bounds() == (3, 2)
 
+    @wants(Feature.KEPT)
     def test_with_a_lake_a_body_stays_until_it_is_sealed(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         got = fetched(hand, body=b"needed")
@@ -119,6 +123,7 @@ class SealingTests:
 
     # ── erased ──────────────────────────────────────────────────────────────────────────────
 
+    @wants(Feature.CHANNELS)
     def test_what_waits_is_cancelled_when_its_payload_is_erased(self, hand: Hand) -> None:
         hand.channel("s", "a.*")
         published = hand.publish("a.x", "b.x")
@@ -129,6 +134,7 @@ class SealingTests:
         assert [hand.store.ready(name) for name in "ab"] == [0, 0]
         assert_gone(hand, published.id)
 
+    @wants(Feature.ERASING)
     def test_what_is_fetched_is_cancelled_when_its_payload_is_erased(self, hand: Hand) -> None:
         got = fetched(hand)
         hand.erase(got.id)
@@ -138,6 +144,7 @@ class SealingTests:
         hand.wait(60)
         assert hand.state(got.id) is C
 
+    @wants(Feature.ERASING)
     def test_what_waits_for_its_time_is_cancelled_when_its_payload_is_erased(self, hand: Hand) -> None:
         delayed = hand.publish("a.x", delay_us=SECOND)
         hand.confirm(fetched(hand, "b"), Outcome.RETRY, "b", delay_us=SECOND)
@@ -148,6 +155,7 @@ class SealingTests:
         hand.wait(5)
         assert (hand.fetch("a"), hand.fetch("b")) == ([], [])
 
+    @wants(Feature.ERASING)
     def test_what_has_ended_stays_as_it_is_when_its_payload_is_erased(self, hand: Hand) -> None:
         got = fetched(hand)
         hand.confirm(got)
@@ -155,6 +163,7 @@ class SealingTests:
         assert (hand.message_state(got.id), hand.journey(got.id)) == (X, "LQFSX")
         assert_gone(hand, got.id)
 
+    @wants(Feature.SEVERAL)
     def test_of_several_slots_those_that_are_open_are_cancelled(self, hand: Hand) -> None:
         hand.declare("a", complete=3)
         published = hand.publish("a.x")
@@ -165,24 +174,28 @@ class SealingTests:
         assert hand.message_state(published.id) is C
         assert hand.fetch("a", "cem") == []
 
+    @wants(Feature.ERASING)
     def test_an_erased_message_frees_its_key(self, hand: Hand) -> None:
         hand.declare("a", order="key")
         first, second = (hand.publish("a.x", key="k", body=body) for body in (b"1", b"2"))
         hand.erase(first.id)
         assert hand.one("a").id == second.id
 
+    @wants(Feature.ERASING)
     def test_an_erased_message_can_be_the_first_of_many(self, hand: Hand) -> None:
         published = [hand.publish("a.x", body=str(number).encode()) for number in range(5)]
         for number in (0, 2):
             hand.erase(published[number].id)
         assert [hand.body(got) for got in hand.fetch("a", n=9)] == [b"1", b"3", b"4"]
 
+    @wants(Feature.ERASING)
     def test_a_payload_is_erased_in_the_group_of_its_publish(self, hand: Hand) -> None:
         command = publish("a.x", id="own-1")
         _, erased, found = hand.ask(command, ErasePayload("own-1"), Fetch(queue="a"))
         assert (erased, found) == (True, [])
         assert hand.state("own-1") is C
 
+    @wants(Feature.ERASING)
     def test_a_dead_letter_without_its_payload_cannot_be_redriven(self, hand: Hand) -> None:
         hand.declare("a", retries=0)
         got = fetched(hand)
@@ -193,12 +206,14 @@ class SealingTests:
         assert hand.state(got.id) is E
         assert hand.fetch("a") == []
 
+    @wants(Feature.ERASING)
     def test_what_was_cancelled_by_an_erasure_cannot_be_redriven(self, hand: Hand) -> None:
         published = hand.publish("a.x")
         hand.erase(published.id)
         assert hand.redrive(states=frozenset({C})).done == 0
         assert hand.state(published.id) is C
 
+    @wants(Feature.OBJECTS)
     def test_a_message_in_l_keeps_its_payload(self, hand: Hand) -> None:
         published = hand.publish("a.x", hold=True)
         hand.store.use_lake(True)
@@ -209,6 +224,7 @@ class SealingTests:
         assert hand.erase(published.id) is True
         assert hand.state(published.id) is C
 
+    @wants(Feature.OBJECTS)
     def test_a_message_whose_routing_failed_is_not_routed_again_without_its_payload(self, hand: Hand) -> None:
         published = hand.publish("a.x", hold=True)
         hand.decide(published.id, failure="it broke")
@@ -217,6 +233,7 @@ class SealingTests:
         assert hand.states(published.id) == "default:E"
         assert hand.store.undecided(0, 9) == []
 
+    @wants(Feature.ERASING)
     def test_a_new_channel_gets_nothing_that_was_erased(self, hand: Hand) -> None:
         hand.erase(hand.publish("a.x").id)
         kept = hand.publish("a.x")
@@ -224,6 +241,7 @@ class SealingTests:
         hand.work()
         assert [got.id for got in hand.listen("s", n=9)] == [kept.id]
 
+    @wants(Feature.OBJECTS)
     def test_what_repeats_an_erased_message_that_was_delivered_is_unchanged(self, hand: Hand) -> None:
         hand.unchanged("a")
         said = {"object": "a", "key": "k"}
@@ -232,12 +250,14 @@ class SealingTests:
         hand.erase(first.id)
         assert hand.publish("a.x", **said).same_as == first.id
 
+    @wants(Feature.OBJECTS)
     def test_what_repeats_an_erased_message_that_waited_is_delivered(self, hand: Hand) -> None:
         hand.unchanged("a")
         said = {"object": "a", "key": "k"}
         hand.erase(hand.publish("a.x", **said).id)
         assert hand.publish("a.x", **said).state is Q
 
+    @wants(Feature.ERASING)
     def test_an_erased_message_is_forgotten_with_its_events(self, hand: Hand) -> None:
         hand.declare("a", retries=0)
         waiting, dead = hand.publish("b.x"), fetched(hand)
@@ -252,6 +272,7 @@ class SealingTests:
         assert (hand.store.message(waiting.id), hand.store.message(dead.id)) == (None, None)
         assert hand.found() == []
 
+    @wants(Feature.ERASING)
     def test_an_unknown_message_has_no_payload(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         with pytest.raises(MessageNotFound):
@@ -260,6 +281,7 @@ class SealingTests:
 
     # ── noted for the lake ──────────────────────────────────────────────────────────────────
 
+    @wants(Feature.ERASING)
     def test_an_erasure_is_noted_until_the_lake_has_done_it(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         first, second = hand.publish("a.x"), hand.publish("a.x")
@@ -270,6 +292,7 @@ class SealingTests:
         hand.do(Erased([3]))
         assert hand.store.erasures() == []
 
+    @wants(Feature.ERASING)
     def test_without_a_lake_nothing_is_noted_unless_there_was_one(self, hand: Hand) -> None:
         first, second = hand.publish("a.x"), hand.publish("a.x")
         hand.erase(first.id)
@@ -278,6 +301,7 @@ class SealingTests:
         hand.erase(second.id)
         assert hand.store.erasures() == [3]
 
+    @wants(Feature.ERASING)
     def test_what_was_reaped_here_is_still_noted_for_the_lake(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         got = fetched(hand)
@@ -289,6 +313,7 @@ class SealingTests:
         assert hand.erase(got.id) is False
         assert hand.store.erasures() == [1]
 
+    @wants(Feature.ERASING)
     def test_what_only_the_lake_remembers_is_noted_for_it(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         got = fetched(hand)
@@ -301,6 +326,7 @@ class SealingTests:
         assert hand.erase(got.id, 1) is False
         assert hand.store.erasures() == [1]
 
+    @wants(Feature.ERASING)
     def test_where_a_message_is_the_store_knows_better_than_who_asks(self, hand: Hand) -> None:
         hand.store.use_lake(True)
         hand.publish("a.x")

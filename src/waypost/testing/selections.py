@@ -10,12 +10,15 @@ from ..commands import JOB_STATES, JobKind, Release, StartJob, Work
 from ..delivery import C, E, I, Outcome, Q, S, X
 from ..filters import Filter
 from ..instants import SECOND
+from ..store import Feature
+from .features import wants
 from .hand import Hand
 
 RETRY, INVALID = Outcome.RETRY, Outcome.INVALID
 
 
 class SelectionTests:
+    @wants(Feature.SEVERAL)
     def test_a_search_finds_by_object_key_and_topic(self, hand: Hand) -> None:
         one = hand.publish("a.x", "b.y", key="k").id
         two = hand.publish("a.z", object="b", key="j").id
@@ -33,6 +36,7 @@ class SelectionTests:
         assert ids(topic="a") == []
         assert ids(topic="b.*", queue="a") == [one]
 
+    @wants(Feature.CHANNELS)
     def test_a_search_tells_queues_from_channels(self, hand: Hand) -> None:
         hand.channel("a", "a.*")
         hand.publish("a.x")
@@ -40,6 +44,7 @@ class SelectionTests:
         assert [(found.queue, found.channel) for found in hand.found(channel="a")] == [(None, "a")]
         assert hand.found(queue="a", channel="a") == []
 
+    @wants(Feature.SEVERAL)
     def test_the_consumer_of_a_delivery_is_who_had_it_last_or_whom_it_is_for(self, hand: Hand) -> None:
         hand.declare("a", retries=9)
         id = hand.publish("a.x").id
@@ -114,6 +119,7 @@ class SelectionTests:
         for got in again:
             assert hand.confirm(got).state is S
 
+    @wants(Feature.SEVERAL)
     def test_of_a_message_with_several_slots_the_consumer_of_a_redrive_gets_one(self, hand: Hand) -> None:
         hand.declare("a", complete=2)
         id = hand.publish("a.x").id
@@ -127,6 +133,7 @@ class SelectionTests:
         assert hand.message_state(id) is X
 
     @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, INVALID, RETRY, Outcome.NOT_INTERESTED])
+    @wants(Feature.SEVERAL)
     def test_who_has_or_had_a_slot_of_the_message_gets_no_other_by_a_redrive(
         self, hand: Hand, outcome: Outcome
     ) -> None:
@@ -139,6 +146,7 @@ class SelectionTests:
             assert (job.done, hand.deliveries(id)[0].state) == (0, I)
             hand.confirm(zed, outcome)
 
+    @wants(Feature.SEVERAL)
     def test_of_all_consumers_one_that_confirmed_its_slot_gets_no_other(self, hand: Hand) -> None:
         hand.declare("a", complete="all")
         for name in ("ann", "bob"):
@@ -150,6 +158,7 @@ class SelectionTests:
         assert hand.job(JobKind.REDRIVE, to="ann", states=frozenset({I})).done == 0
         assert hand.states(id) == "a:S a:I"
 
+    @wants(Feature.SEVERAL)
     def test_a_later_redrive_without_a_consumer_is_for_whom_the_routing_said(self, hand: Hand) -> None:
         hand.declare("a")
         hand.declare("b", complete="all")
@@ -168,6 +177,7 @@ class SelectionTests:
         assert hand.fetch("b", "zed") == []
         assert (hand.one("a", "bob").id, hand.one("b", "ann").id) == (free, anns)
 
+    @wants(Feature.SEVERAL)
     def test_two_slots_are_never_named_for_one_consumer(self, hand: Hand) -> None:
         hand.declare("a", complete="all")
         for name in ("ann", "bob"):
@@ -180,6 +190,7 @@ class SelectionTests:
         hand.confirm(hand.one("a", "bob"))
         assert hand.states(id) == "a:S a:C"
 
+    @wants(Feature.SEVERAL)
     def test_whom_a_slot_waits_for_takes_that_one_and_not_its_siblings(self, hand: Hand) -> None:
         hand.declare("a", complete=2)
         id = hand.publish("a.x").id
@@ -192,6 +203,7 @@ class SelectionTests:
         hand.confirm(hand.one("a", "ann"))
         assert hand.message_state(id) is X
 
+    @wants(Feature.KEPT)
     def test_a_replay_takes_what_was_confirmed_too_in_the_original_order(self, hand: Hand) -> None:
         ids = [hand.publish("a.x", body=bytes([n])).id for n in range(4)]
         for got in reversed(hand.fetch("a", n=3)):
@@ -202,6 +214,7 @@ class SelectionTests:
         assert [got.id for got in hand.fetch("a", n=9)] == ids
         assert hand.message_state(ids[0]) is not X
 
+    @wants(Feature.CHANNELS)
     def test_a_cancel_takes_what_the_filter_says(self, hand: Hand) -> None:
         hand.channel("c", "a.*")
         id = hand.publish("a.x", key="k").id

@@ -53,10 +53,6 @@ def schema_text(name: str = "schema.sql") -> str:
     return resources.files(__package__).joinpath(name).read_text("utf-8")
 
 
-def ballast(path: Path) -> Path:
-    return path.with_name(path.name + ".ballast")
-
-
 def make_folder(path: Path) -> None:
     """With its entry on stable media, as everything in it will be."""
     try:

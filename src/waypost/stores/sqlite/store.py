@@ -66,19 +66,23 @@ from ...store import (
     DeliveryInfo,
     Depths,
     Event,
+    Feature,
+    Heard,
     MessageInfo,
     ObjectInfo,
     QueueInfo,
+    Races,
     SpectatorInfo,
     Stats,
+    Task,
     Undecided,
 )
+from ..disk import BALLAST_BYTES, MARK_BYTES, Disk, ballast
 from . import files
 from .bodies import Bodies, folder_of
 from .checkpoints import Checkpoints
 from .contents import Contents
 from .deciding import Deciding
-from .disk import BALLAST_BYTES, MARK_BYTES, Disk
 from .fetching import Fetching
 from .jobs import Jobs, job_of
 from .names import Destination, Names
@@ -112,7 +116,9 @@ _FATAL = (
 
 class SqliteStore:
     inline_bytes = INLINE_BYTES
-    threaded = False
+    threaded = shared = False
+    races: Races | None = None
+    lacks: frozenset[Feature] = frozenset()
 
     def __init__(
         self,
@@ -139,7 +145,7 @@ class SqliteStore:
         self._lock = files.Lock(self.path)
         try:
             if shutil.disk_usage(self.path.parent).free < ballast_bytes:
-                files.ballast(self.path).unlink(missing_ok=True)  # to have room for the checkpoint
+                ballast(self.path).unlink(missing_ok=True)  # to have room for the checkpoint
             self._db: Db = files.open_file(
                 self.path,
                 now=self.clock(),
@@ -620,6 +626,15 @@ class SqliteStore:
 
     def export_source(self) -> str | None:
         return str(self.path.absolute())
+
+    def listen(self, heard: Callable[[Heard], None]) -> None:
+        """Nobody else is here."""
+
+    def awaited(self, on: bool) -> None:
+        """Nobody else is here."""
+
+    def owns(self, task: Task) -> bool:
+        return True
 
     def close(self) -> None:
         if self._closed:

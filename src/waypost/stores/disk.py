@@ -10,13 +10,17 @@ import os
 import time
 from pathlib import Path
 
-from ...errors import DiskLow
-from .files import ballast
+from ..errors import DiskLow
 
 MARK_BYTES = 128 << 20
 BALLAST_BYTES = 32 << 20
 #: the free space is looked at this often
 EVERY_SECONDS = 0.25
+
+
+def ballast(path: Path) -> Path:
+    """Beside the store's file."""
+    return path.with_name(path.name + ".ballast")
 
 
 class Disk:

@@ -1,0 +1,166 @@
+"""Connections, what is checked before the first answer, and the schema's version.
+
+A database that does not sync its commits is refused: an answer would promise what a power cut takes back.
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
+
+from ...errors import StoreUnusable
+from ..urls import masked
+from .names import Db
+
+log = logging.getLogger("waypost")
+
+#: the schema that this code was written for; it serves SCHEMA - 1 as well
+SCHEMA = 1
+CONNECT_SECONDS = 5
+#: a statement or a wait for a lock that takes longer is given up, and the group runs again
+STATEMENT_MS = 15_000
+#: a transaction whose broker hangs is ended by the server, so that others go on
+IDLE_MS = 10_000
+#: settings without which a commit that was answered can be lost
+_DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
+
+Conn = Connection[tuple[Any, ...]]
+
+
+def connect(url: str, *, autocommit: bool = False, name: str = "waypost") -> Conn:
+    """Raises psycopg.Error."""
+    options = f"-c statement_timeout={STATEMENT_MS} -c idle_in_transaction_session_timeout={IDLE_MS}"
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    connection = Connection.connect(
+        url,
+        autocommit=autocommit,
+        application_name=given.get("application_name") or name,
+        connect_timeout=given.get("connect_timeout") or CONNECT_SECONDS,
+        options=f"{given.get('options') or ''} {options}".strip(),
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+    )
+    # One type for all whole numbers, so that a statement is prepared once and not for each size of them.
+    connection.adapters.register_dumper(int, Int8Dumper)
+    connection.adapters.register_dumper(int, Int8BinaryDumper)
+    return connection
+
+
+def one_line(error: BaseException) -> str:
+    """What a driver says, without its line breaks and without our password."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def open_checked(url: str) -> Conn:
+    """A connection to a database that may be served, its schema made if there was none. Raises StoreUnusable."""
+    try:
+        connection = connect(url)
+    except (psycopg.Error, ValueError) as error:
+        raise StoreUnusable(f"cannot connect to {masked(url)}: {one_line(error)}") from error
+    try:
+        db = connection.cursor()
+        check_durable(db, url)
+        version = schema_version(db)
+        if version == 0:
+            create(connection, url)
+        elif version < SCHEMA - 1 or (version < SCHEMA and SCHEMA == 1):
+            raise StoreUnusable(
+                f"{masked(url)} has schema {version}; run: waypost migrate --store {masked(url)}"
+            )
+        elif version > SCHEMA + 1:
+            raise StoreUnusable(
+                f"{masked(url)} has schema {version}, from a newer Waypost; this one knows up to {SCHEMA}"
+            )
+        check_rights(db, url)
+        connection.commit()
+        return connection
+    except StoreUnusable:
+        connection.close()
+        raise
+    except psycopg.Error as error:
+        connection.close()
+        raise StoreUnusable(f"{masked(url)} cannot be served: {one_line(error)}") from error
+
+
+def check_durable(db: Db, url: str) -> None:
+    for setting in _DURABLE:
+        db.execute("select setting from pg_settings where name = %s", (setting,))
+        row = db.fetchone()
+        if row is not None and row[0] == "off":
+            raise StoreUnusable(
+                f"{masked(url)} has {setting} off: a commit that was answered could be lost; turn it on"
+            )
+
+
+def check_rights(db: Db, url: str) -> None:
+    """Reading and writing its tables, before the first message comes."""
+    db.execute("select count(*) from (select 1 from events limit 1) e")
+    db.execute("update log_head set next = next where one = 0")
+    for table in ("messages", "deliveries", "events", "brokers"):
+        db.execute("select has_table_privilege(%s, 'insert, update, delete')", (table,))
+        row = db.fetchone()
+        if row is not None and not row[0]:
+            raise StoreUnusable(f"{masked(url)}: this user may not write to table {table}; grant it")
+
+
+def schema_version(db: Db) -> int:
+    """0: there is none."""
+    db.execute("select to_regclass('migrations') is not null")
+    row = db.fetchone()
+    if row is None or not row[0]:
+        return 0
+    db.execute("select coalesce(max(number), 0) from migrations")
+    row = db.fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def create(connection: Conn, url: str) -> None:
+    """`serve` on an empty database."""
+    try:
+        migrate_connection(connection)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise StoreUnusable(
+            f"{masked(url)} is empty and this user may not create tables; run as one who may: waypost migrate"
+        ) from error
+    log.info("store: made the tables of schema %d", SCHEMA)
+
+
+def migrate(url: str) -> tuple[int, int]:
+    """(schema before, schema after). Raises StoreUnusable."""
+    try:
+        with connect(url) as connection:
+            return migrate_connection(connection)
+    except (psycopg.Error, ValueError) as error:
+        raise StoreUnusable(f"cannot migrate {masked(url)}: {one_line(error)}") from error
+
+
+def migrate_connection(connection: Conn) -> tuple[int, int]:
+    """Each step in a transaction of its own, one broker at a time: the others wait for the row that it is about to write."""
+    db = connection.cursor()
+    try:
+        db.execute(
+            "create table if not exists migrations (number integer primary key, at timestamptz not null default now())"
+        )
+        connection.commit()
+    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+        connection.rollback()  # `if not exists` does not wait for one that another makes at this moment
+    before = version = schema_version(db)
+    connection.commit()
+    if version > SCHEMA:
+        raise StoreUnusable(
+            f"the database has schema {version}, from a newer Waypost; this one knows up to {SCHEMA}"
+        )
+    while version < SCHEMA:
+        db.execute("insert into migrations (number) values (%s) on conflict do nothing", (version + 1,))
+        if db.rowcount:
+            step = files(__package__).joinpath("migrations", f"{version + 1:03}.sql").read_text()
+            db.execute(step.encode())
+        connection.commit()
+        version += 1
+    return before, version

@@ -1,0 +1,421 @@
+"""The PostgreSQL store: groups, and what is done when one does not go through.
+
+apply ─▶ parts ─▶ a transaction each ─┬─ committed: results
+                                      ├─ deadlock, names changed …: rolled back, again
+                                      ├─ connection lost: made anew ── COMMIT was under way? `brokers` says whether it went through
+                                      └─ for longer than PATIENCE: StoreUnavailable, and the broker lives on
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from ...commands import (
+    Command,
+    Confirm,
+    Decide,
+    Extend,
+    Fetch,
+    Job,
+    Kick,
+    Publish,
+    PublishMany,
+    Release,
+    Remove,
+    Staged,
+)
+from ...destinations import Kind
+from ...errors import Failed, PayloadReaped, StoreUnavailable
+from ...filters import Filter
+from ...instants import Clock, SteadyClock
+from ...message import Entropy, system_entropy
+from ...policy import DEFAULT
+from ...store import (
+    Applied,
+    ChannelInfo,
+    ConsumerInfo,
+    DeliveryInfo,
+    Depths,
+    Event,
+    Feature,
+    Heard,
+    MessageInfo,
+    ObjectInfo,
+    QueueInfo,
+    Races,
+    SpectatorInfo,
+    Stats,
+    Task,
+    Undecided,
+)
+from ..rules import Rules
+from ..urls import masked
+from .connecting import Conn, connect, one_line, open_checked
+from .group import GroupRows, Head, Keeping
+from .names import Db, Names
+from .reading import Reader
+from .reaping import reap
+from .watching import NEXT_DUE, Watch
+from .writing import NamesChanged, Written, is_dirty, write
+
+log = logging.getLogger("waypost")
+
+#: how long a group waits for a server that is gone, before its callers hear 503
+PATIENCE_SECONDS = 5.0
+#: how long one waits whose COMMIT was not answered
+IN_DOUBT_SECONDS = 60.0
+#: how often a group runs again that others were in the way of
+MOST_RERUNS = 20
+
+#: what shares a transaction with its neighbours; anything else has one of its own
+_TOGETHER = (Publish, PublishMany, Fetch, Confirm, Extend, Release, Kick, Remove, Decide)
+#: nothing is wrong but that somebody was quicker
+_RERUN = (
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+    errors.LockNotAvailable,
+    errors.QueryCanceled,
+    errors.UniqueViolation,
+    NamesChanged,
+)
+
+
+#: the server, or the way to it; or a standby that was not made the primary yet
+_GONE = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTransaction)
+_IN_DOUBT_HINT = (
+    "it may be stored: look, or repeat it; with the same Idempotency-Key a repeat is the same message"
+)
+
+
+class InDoubt(Exception):
+    """Nobody knows whether a group was committed."""
+
+
+class PostgresStore:
+    #: PostgreSQL itself puts large values away, up to 1 GiB; a body comes whole and is bounded by the server's limit
+    inline_bytes = 1 << 62
+    threaded = shared = True
+    lacks: frozenset[Feature] = frozenset()
+    races: Races | None = None
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        infer_types: bool = True,
+        log_keep_us: int = DEFAULT.keep_us,
+    ) -> None:
+        self.url = url
+        self.clock = clock or SteadyClock()
+        self.sync_seconds = 0.0
+        self._draw = entropy or system_entropy()
+        self._infer_types = infer_types
+        self._keeping = Keeping(log_keep_us, False, None)
+        self.broker = os.urandom(8).hex()
+        self._group = 0
+        self._names: Names | None = None
+        self._connection: Conn | None = open_checked(url)
+        # Before the first group, so that its row is there to wait for when that one's COMMIT is in doubt.
+        self._connection.execute("insert into brokers (id, last_group) values (%s, 0)", (self.broker,))
+        self._connection.commit()
+        self._reader = Reader(url)
+        self._watch = Watch(url, self.broker, self.clock)
+        self._closed = False
+
+    # ── groups ──────────────────────────────────────────────────────────────────────────────
+
+    def apply(self, commands: Sequence[Command]) -> Applied:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        return _together([self._apply(part, deadline) for part in _parts(commands) or [[]]])
+
+    def _apply(self, commands: Sequence[Command], deadline: float) -> Applied:
+        """One transaction, again and again until it went through or there is no point any more."""
+        reruns = 0
+        while True:
+            try:
+                return self._transact(commands)
+            except _RERUN as error:
+                self._roll_back()
+                reruns += 1
+                late = isinstance(error, errors.QueryCanceled) and time.monotonic() > deadline
+                if late or reruns > MOST_RERUNS:
+                    return _refused(
+                        commands, StoreUnavailable(f"others were always quicker: {one_line(error)}")
+                    )
+                time.sleep(random.random() * 0.002 * min(reruns, 10))
+            except _GONE as error:
+                self._disconnect()
+                if time.monotonic() > deadline:
+                    log.error("store: %s is not reached: %s", masked(self.url), one_line(error))
+                    return _refused(commands, StoreUnavailable(one_line(error)))
+                time.sleep(0.05 + random.random() * 0.1)
+            except InDoubt as error:
+                refusal = StoreUnavailable(str(error), _IN_DOUBT_HINT)
+                refusal.retry_after = None  # with it, a caller may repeat what may have been done
+                return _refused(commands, refusal)
+            except Exception as error:
+                self._roll_back()
+                if len(commands) > 1:
+                    # One bad command never fails its neighbours.
+                    parts = [self._apply([command], deadline) for command in commands]
+                    return _together(parts)
+                log.exception("a command failed")
+                return _refused(commands, Failed(f"{type(error).__name__}: {one_line(error)}"))
+
+    def _transact(self, commands: Sequence[Command]) -> Applied:
+        connection = self._connected()
+        self._group += 1
+        with connection.cursor() as db:
+            head = Head.read(db)
+            if self._names is None or self._names.version != head.version:
+                self._names = Names(db)
+                head = head._replace(version=self._names.version)
+            rows = GroupRows(db, self._names, head, max(head.at, self.clock()), self._keeping, reap)
+            rows.prepare(commands)
+            rules = Rules(rows, self._draw, self._infer_types)
+            results = rules.run(commands)
+            written: Written | None = None
+            if is_dirty(rows):
+                written = write(rows, self.broker, self._group)
+            # All that can go wrong does so before COMMIT.
+            applied = _applied(db, rows, written, results, rules.logged)
+            began = time.perf_counter()
+            if written is None:
+                connection.rollback()
+                return applied
+            self._commit(connection)
+            self.sync_seconds = time.perf_counter() - began
+        rows.names.version += rows.renamed
+        self._watch.own(written.turn, rows.names.version)
+        return applied
+
+    def _commit(self, connection: Conn) -> None:
+        """When the connection breaks now, nobody has heard whether it went through: the next one is asked."""
+        group = self._group
+        try:
+            connection.commit()
+        except _GONE:
+            self._disconnect()
+            if not self._went_through(group):
+                raise
+
+    def _went_through(self, group: int) -> bool:
+        """Whether a group whose COMMIT was not answered was committed. Its row is locked until its transaction has ended,
+        one way or the other, so this waits for that."""
+        deadline = time.monotonic() + IN_DOUBT_SECONDS
+        while True:
+            try:
+                connection = self._connected()
+                with connection.cursor() as db:
+                    db.execute("select last_group from brokers where id = %s for update", (self.broker,))
+                    row = db.fetchone()
+                connection.rollback()
+                return row is not None and row[0] >= group
+            except _GONE as error:
+                # Its callers wait for long: neither yes nor no would be true.
+                self._disconnect()
+                log.warning(
+                    "store: a commit is in doubt until %s answers: %s", masked(self.url), one_line(error)
+                )
+                if time.monotonic() > deadline:
+                    raise InDoubt("the database went away during a commit, and did not come back") from error
+                time.sleep(0.5)
+
+    def _connected(self) -> Conn:
+        if self._connection is None or self._connection.closed:
+            self._names = None
+            self._connection = connect(self.url)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        self._names = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _roll_back(self) -> None:
+        self._names = None
+        try:
+            if self._connection is not None:
+                self._connection.rollback()
+        except psycopg.Error:
+            self._disconnect()
+
+    # ── reads ───────────────────────────────────────────────────────────────────────────────
+
+    def stage(self, body: bytes) -> bytes | Staged:
+        return body
+
+    def unstage(self, body: Staged) -> bytes:
+        raise PayloadReaped("the PostgreSQL store stages nothing")
+
+    def refusal(self) -> Exception | None:
+        return None
+
+    def ready(self, queue: str, kind: Kind = Kind.QUEUE) -> int | None:
+        return self._reader.ready(queue, kind)
+
+    def queue(self, name: str) -> QueueInfo | None:
+        return next(iter(self._reader.infos(Kind.QUEUE, name)), None)
+
+    def queues(self) -> list[QueueInfo]:
+        return self._reader.infos(Kind.QUEUE)
+
+    def channel(self, name: str) -> ChannelInfo | None:
+        return next(iter(self._reader.infos(Kind.CHANNEL, name)), None)
+
+    def channels(self) -> list[ChannelInfo]:
+        return self._reader.infos(Kind.CHANNEL)
+
+    def object(self, name: str) -> ObjectInfo | None:
+        return next(iter(self._reader.objects(name)), None)
+
+    def objects(self) -> list[ObjectInfo]:
+        return self._reader.objects()
+
+    def consumer(self, name: str) -> ConsumerInfo | None:
+        return self._reader.consumers().get(name)
+
+    def consumers(self) -> list[ConsumerInfo]:
+        return [info for _, info in sorted(self._reader.consumers().items())]
+
+    def spectator(self, name: str) -> SpectatorInfo | None:
+        return next((info for info in self.spectators() if info.name == name), None)
+
+    def spectators(self) -> list[SpectatorInfo]:
+        return self._reader.spectators()
+
+    def depths(self, kind: Kind, name: str, at: int) -> Depths | None:
+        return self._reader.depths(kind, name, at)
+
+    def undecided(self, after: int, limit: int) -> list[Undecided]:
+        return self._reader.undecided(after, limit)
+
+    def bounds(self) -> tuple[int, int]:
+        return self._reader.bounds()
+
+    def events(self, lo: int, hi: int) -> list[Event]:
+        return self._reader.events(lo, hi)
+
+    def offset_at(self, at: int) -> int:
+        return self._reader.offset_at(at)
+
+    def message(self, id: str) -> MessageInfo | None:
+        return self._reader.message(id)
+
+    def body(self, id: str) -> bytes | Staged:
+        return self._reader.body(id)
+
+    def find(self, filter: Filter, after: int, limit: int) -> tuple[list[DeliveryInfo], int | None]:
+        return self._reader.find(filter, after, limit)
+
+    def job(self, id: str) -> Job | None:
+        return self._reader.job(id)
+
+    def stats(self) -> Stats:
+        return self._reader.stats()
+
+    def id(self) -> str:
+        return self._reader.id()
+
+    def use_lake(self, on: bool, holds: int | None = None) -> None:
+        self._keeping = Keeping(self._keeping.log_keep_us, on, holds)
+
+    def sealed(self) -> int | None:
+        return self._reader.sealed() if self._keeping.lake else None
+
+    def erasures(self) -> list[int]:
+        return self._reader.erasures()
+
+    def export_source(self) -> str | None:
+        return None
+
+    def listen(self, heard: Callable[[Heard], None]) -> None:
+        self._watch.listen(heard)
+
+    def awaited(self, on: bool) -> None:
+        self._watch.awaited(on)
+
+    def owns(self, task: Task) -> bool:
+        return self._watch.owns(task)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._watch.stop()
+        self._disconnect()
+        self._reader.close()
+
+
+def _parts(commands: Sequence[Command]) -> list[list[Command]]:
+    """Runs that share a transaction, and what has one of its own."""
+    parts: list[list[Command]] = []
+    open = False
+    for command in commands:
+        together = isinstance(command, _TOGETHER)
+        if together and open:
+            parts[-1].append(command)
+        else:
+            parts.append([command])
+        open = together
+    return parts
+
+
+def _refused(commands: Sequence[Command], refusal: Exception) -> Applied:
+    return Applied([refusal] * len(commands), {}, None)
+
+
+def _together(parts: list[Applied]) -> Applied:
+    logged = [part.logged for part in parts if part.logged is not None]
+    return Applied(
+        [result for part in parts for result in part.results],
+        _joined(parts, lambda part: part.ready),
+        parts[-1].due_at,
+        parts[-1].working,
+        _joined(parts, lambda part: part.ready_channels),
+        min(logged, default=None),
+    )
+
+
+def _joined(parts: list[Applied], of: Callable[[Applied], Any]) -> dict[str, int]:
+    joined: dict[str, int] = {}
+    for part in parts:
+        joined |= of(part)
+    return joined
+
+
+def _applied(
+    db: Db, rows: GroupRows, written: Written | None, results: list[Any], logged: int | None
+) -> Applied:
+    """What the group did, what became ready by it, when a Tick is needed next, whether a job waits."""
+    now = rows.now
+    if written is not None:
+        now, logged = written.at, written.number(logged)
+        results = [written.result(result) for result in results]
+    ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
+    touched = {p.number: p for p in rows.touched if not p.deleted and not p.policy.paused}
+    if touched:
+        db.execute(
+            "select destination, ready from counts where destination = any(%s) and ready > 0",
+            (list(touched),),
+        )
+        for number, count in db.fetchall():
+            place = touched[number]
+            ready[place.kind][place.name] = count
+    db.execute(NEXT_DUE, (now, now))
+    row = db.fetchone()
+    assert row is not None
+    *moments, working = row
+    due_at = min((at for at in moments if at is not None), default=None)
+    return Applied(results, ready[Kind.QUEUE], due_at, working, ready[Kind.CHANNEL], logged)

@@ -1,0 +1,570 @@
+"""Writing a group: the last lock, the numbers that come with it, and set statements that cannot violate a constraint.
+
+    log_head ── next, at ──▶ by how much others were quicker ──▶ every number of this group moves on ──▶ rows, results
+
+Nothing is read between the last lock and COMMIT but what the same statements return, so the lock is short.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from ...commands import Fetched
+from ...delivery import ENDED, OPEN, State
+from ...instants import SECOND
+from ...message import make_id, make_receipt
+from ..things import Destination, Message, Slot
+from .group import GroupRows, is_ready, job_row, slot_row
+from .names import Db
+
+#: a snapshot of the depths after so many events, or so long
+SNAPSHOT_EVENTS = 10_000
+SNAPSHOT_EVERY_US = 3_600 * SECOND
+#: the columns of `counts`, one for each state that a slot can be in
+COUNTED = tuple(sorted((*OPEN, *ENDED)))
+COUNT_COLUMNS = tuple(state.name.lower() for state in COUNTED)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class NamesChanged(Exception):
+    """Somebody changed a name or policy while the group decided with the old ones."""
+
+
+class Written:
+    """A group's numbers, once they are final."""
+
+    def __init__(self, base: int, delta: int, at: int, turn: int) -> None:
+        self._base, self.delta, self.at, self.turn = base, delta, at, turn
+        #: ids and receipts that were made with provisional numbers
+        self._texts: dict[str, str] = {}
+
+    def number(self, number: int | None) -> int | None:
+        return number if number is None or number <= self._base else number + self.delta
+
+    def text(self, text: str | None) -> str | None:
+        return text if text is None else self._texts.get(text, text)
+
+    def rename(self, before: str, after: str) -> None:
+        if before != after:
+            self._texts[before] = after
+
+    def result(self, result: Any) -> Any:
+        """As the caller gets it."""
+        if not self._texts:
+            return result
+        if isinstance(result, list):
+            return [self.result(one) for one in result]
+        changes: dict[str, Any] = {}
+        for field in ("id", "receipt", "same_as"):
+            text = getattr(result, field, None)
+            if isinstance(text, str) and text in self._texts:
+                changes[field] = self._texts[text]
+        if isinstance(result, Fetched) and "id" in changes:
+            changes["created_at"] = self.at
+        return msgspec.structs.replace(result, **changes) if changes else result
+
+
+def write(rows: GroupRows, broker: str, group: int) -> Written:
+    """Everything but COMMIT."""
+    rows.rehead_all()
+    written, snapshot_due = _last_lock(rows)
+    db = rows.db
+    with db.connection.pipeline():
+        _messages(db, rows, written)
+        ready = _slots(db, rows, written)
+        _fetches(db, rows, written)
+        _events(db, rows, written)
+        _left_behind(db, rows, written)
+        _names(db, rows, written)
+        _jobs(db, rows, written)
+        _counts(db, rows, written, ready)
+        for place in rows.reordered:
+            _reorder(db, place)
+        if rows.forgotten or snapshot_due:
+            _snapshot(db, rows, written)
+        db.execute(
+            "insert into brokers (id, last_group) values (%s, %s)"
+            " on conflict (id) do update set last_group = excluded.last_group, seen_at = now()",
+            (broker, group),
+        )
+    return written
+
+
+def is_dirty(rows: GroupRows) -> bool:
+    """Whether there is anything to write."""
+    return bool(
+        rows.events
+        or rows.renamed
+        or rows.reaped
+        or rows.spectators
+        or rows.jobs
+        or rows.new_remembered
+        or rows.new_erasures
+        or rows.done_erasures
+        or rows.dropped_bodies
+        or rows.new_sealed is not None
+        or any(slot_row(slot) != was for slot, was in rows.slot_was.items())
+    )
+
+
+def _last_lock(rows: GroupRows) -> tuple[Written, bool]:
+    undecided = sum(m.sequence in rows.waits for m in rows.new_messages)
+    undecided += sum(rows.message_row(m)[2] - was[2] for m, was in rows.message_was.items())
+    rows.db.execute(
+        "update log_head set next = next + %s, at = greatest(at, %s), turn = turn + 1, version = version + %s,"
+        " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = coalesce(%s, sealed)"
+        " where version = %s returning next, at, turn, snapshot_at, snapshot_next",
+        (
+            len(rows.events),
+            rows.now,
+            int(rows.renamed),
+            undecided,
+            rows.new_oldest or 1,
+            rows.new_sealed,
+            rows.names.version,
+        ),
+    )
+    row = rows.db.fetchone()
+    if row is None:
+        raise NamesChanged
+    following, at, turn, snapshot_at, snapshot_next = row
+    delta = following - len(rows.events) - 1 - rows.base
+    written = Written(rows.base, delta, at, turn)
+    for message in rows.new_messages:
+        if message.own_id is None:
+            written.rename(message.id, make_id(message.sequence + delta, message.salt, at))
+    for offset, fetching in rows.fetchings.items():
+        if offset > rows.base and fetching is not None:
+            receipt = make_receipt(offset, fetching.salt)
+            written.rename(receipt, make_receipt(offset + delta, fetching.salt))
+    due = following - snapshot_next >= SNAPSHOT_EVENTS or at - snapshot_at >= SNAPSHOT_EVERY_US
+    return written, due and following != snapshot_next
+
+
+# ── messages, slots, fetches, events ────────────────────────────────────────────────────────────
+
+
+def _messages(db: Db, rows: GroupRows, written: Written) -> None:
+    new = rows.new_messages
+    if new:
+        _insert(
+            db,
+            "messages (sequence bigint, at bigint, salt integer, own_id text, envelope text, object text, key text,"
+            " hash bytea, size bigint, priority smallint, expires_at bigint, due_at bigint, force boolean,"
+            " kept boolean, routed boolean, undecided boolean, same_as text, ended_at bigint)",
+            [_message(message, rows, written) for message in new],
+        )
+        _insert(
+            db,
+            "payloads (sequence bigint, body bytea)",
+            [(written.number(m.sequence), rows.bodies[m.sequence]) for m in new if m.kept],
+        )
+    changed = [
+        (message.sequence, *row)
+        for message, was in rows.message_was.items()
+        if rows.messages.get(message.sequence) is message and (row := rows.message_row(message)) != was
+    ]
+    _update(
+        db,
+        "messages",
+        "sequence bigint",
+        "kept boolean, routed boolean, undecided boolean, same_as text, ended_at bigint",
+        [(*row[:4], written.text(row[4]), row[5]) for row in changed],
+    )
+    dropped = [written.number(sequence) for sequence in rows.dropped_bodies]
+    if dropped:
+        db.execute("delete from payloads where sequence = any(%s)", (dropped,))
+
+
+def _message(message: Message, rows: GroupRows, written: Written) -> tuple[Any, ...]:
+    envelope = message.envelope
+    return (
+        written.number(message.sequence),
+        written.at,
+        message.salt,
+        message.own_id,
+        _encode(envelope).decode(),
+        envelope.object,
+        envelope.key,
+        message.hash,
+        message.size,
+        message.priority,
+        message.expires_at,
+        message.due_at,
+        message.force,
+        message.kept,
+        message.routed,
+        message.sequence in rows.waits,
+        written.text(message.same_as),
+        message.ended_at,
+    )
+
+
+def _slots(db: Db, rows: GroupRows, written: Written) -> dict[Destination, int]:
+    """By how much the number of those that are ready changed, in each place."""
+    ready: dict[Destination, int] = defaultdict(int)
+    for slot in rows.removed_slots:
+        ready[slot.queue] -= is_ready(rows.slot_was[slot])
+    if rows.removed_slots:
+        db.execute(
+            "delete from deliveries d using unnest(%b::bigint[], %b::bigint[], %b::smallint[])"
+            " as u (sequence, destination, slot)"
+            " where d.sequence = u.sequence and d.destination = u.destination and d.slot = u.slot",
+            _columns([(s.message.sequence, s.queue.number, s.number) for s in rows.removed_slots]),
+        )
+    new: list[tuple[Any, ...]] = []
+    changed: list[tuple[Any, ...]] = []
+    for slot in rows.slots.values():
+        row, was = slot_row(slot), rows.slot_was.get(slot)
+        if row == was:
+            continue
+        ready[slot.queue] += is_ready(row) - (was is not None and is_ready(was))
+        values = _slot(row, written)
+        if was is None:
+            new.append((*_place(slot, written), *_fixed(slot), *values))
+        else:
+            changed.append((*_place(slot, written), *values))
+    fields = (
+        "state smallint, blocked boolean, since_at bigint, due_at bigint, expires_at bigint, named text, attempt integer,"
+        " tries integer, consumer text, reason text, redriven bigint, refused text, fetched bigint"
+    )
+    place = "sequence bigint, destination bigint, slot smallint"
+    _insert(
+        db, f"deliveries ({place}, priority smallint, key text, kick boolean, routed text, {fields})", new
+    )
+    _update(db, "deliveries", place, fields, changed)
+    return ready
+
+
+def _place(slot: Slot, written: Written) -> tuple[Any, ...]:
+    return written.number(slot.message.sequence), slot.queue.number, slot.number
+
+
+def _fixed(slot: Slot) -> tuple[Any, ...]:
+    return slot.place[0], slot.message.envelope.key, slot.kick, slot.routed
+
+
+def _slot(row: tuple[Any, ...], written: Written) -> tuple[Any, ...]:
+    *fields, reason, redriven, refused, fetch = row
+    return (*fields, _clean(reason), written.number(redriven), refused, written.number(fetch))
+
+
+def _fetches(db: Db, rows: GroupRows, written: Written) -> None:
+    new: list[tuple[Any, ...]] = []
+    changed: list[tuple[Any, ...]] = []
+    for offset, fetching in rows.fetchings.items():
+        if fetching is None:
+            continue
+        row = (fetching.outcome and fetching.outcome.value, _code(fetching.became))
+        if fetching not in rows.fetching_was:
+            salt = fetching.salt - (1 << 64) if fetching.salt >> 63 else fetching.salt
+            new.append(
+                (
+                    written.number(offset),
+                    *_place(fetching.slot, written),
+                    salt,
+                    fetching.consumer,
+                    fetching.at,
+                    *row,
+                )
+            )
+        elif row != rows.fetching_was[fetching]:
+            changed.append((offset, *row))
+    _insert(
+        db,
+        'fetches ("offset" bigint, sequence bigint, destination bigint, slot smallint, salt bigint, consumer text,'
+        " at bigint, outcome text, became smallint)",
+        new,
+    )
+    _update(db, "fetches", '"offset" bigint', "outcome text, became smallint", changed)
+
+
+def _events(db: Db, rows: GroupRows, written: Written) -> None:
+    _insert(
+        db,
+        'events ("offset" bigint, at bigint, message_id text, sequence bigint, destination bigint, slot smallint,'
+        " from_state smallint, to_state smallint, attempt integer, consumer text, reason text, duration_ms bigint,"
+        " envelope text, hash bytea, size bigint, same_as text)",
+        [
+            (
+                written.number(event.offset),
+                written.at,
+                written.text(event.message_id),
+                written.number(event.sequence),
+                None if place is None else place.number,
+                event.slot,
+                _code(event.from_state),
+                int(event.to_state),
+                event.attempt,
+                event.consumer,
+                _clean(event.reason),
+                # Brokers' clocks differ a little.
+                None if event.duration_ms is None else max(0, event.duration_ms),
+                None if event.envelope is None else _encode(event.envelope).decode(),
+                event.hash,
+                event.size,
+                written.text(event.same_as),
+            )
+            for event, place in rows.events
+        ],
+    )
+
+
+def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:
+    _insert(
+        db,
+        "idempotency (producer text, key text, hash bytea, id text, state smallint, same_as text, at bigint)",
+        [
+            (
+                producer or "",
+                key,
+                kept.hash,
+                written.text(kept.published.id),
+                int(kept.published.state),
+                written.text(kept.published.same_as),
+                kept.at,
+            )
+            for (producer, key), kept in rows.new_remembered.items()
+        ],
+        "(producer, key) do update set hash = excluded.hash, id = excluded.id, state = excluded.state,"
+        " same_as = excluded.same_as, at = excluded.at",
+    )
+    for name, policy in rows.saved_objects.items():
+        if policy is None or policy.unchanged is None:
+            db.execute("delete from contents where object = %s", (name,))
+        if policy is None:
+            db.execute("delete from unchanged where object = %s", (name,))
+    _insert(
+        db,
+        "contents (object text, key text, hash bytea, id text, sequence bigint, at bigint)",
+        [
+            (*thing, last.hash, written.text(last.id), written.number(last.sequence), last.at)
+            for thing, last in rows.new_contents.items()
+        ],
+        "(object, key) do update set hash = excluded.hash, id = excluded.id, sequence = excluded.sequence,"
+        " at = excluded.at, ended = null",
+    )
+    _insert(
+        db,
+        "latest (destination bigint, object text, key text, sequence bigint)",
+        [
+            (place.number, *thing, written.number(sequence))
+            for (place, thing), sequence in rows.new_latest.items()
+        ],
+        "(destination, object, key) do update set sequence = excluded.sequence",
+    )
+    _insert(
+        db,
+        "unchanged (object text, producer text, count bigint)",
+        [(*of, count) for of, count in rows.unchanged.items()],
+        "(object, producer) do update set count = unchanged.count + excluded.count",
+    )
+    _insert(
+        db,
+        "erasures (sequence bigint)",
+        [(written.number(sequence),) for sequence in rows.new_erasures],
+        "(sequence) do nothing",
+    )
+    if rows.done_erasures:
+        db.execute("delete from erasures where sequence = any(%s)", (list(rows.done_erasures),))
+    if rows.new_oldest is not None:
+        _trim_snapshots(db, rows.new_oldest)
+
+
+# ── names, jobs, counters ───────────────────────────────────────────────────────────────────────
+
+
+def _names(db: Db, rows: GroupRows, written: Written) -> None:
+    for place in sorted(rows.saved_places, key=lambda place: place.number):
+        place.start = written.number(place.start) or 0
+        db.execute(
+            "insert into destinations (number, kind, name, policy, created_at, deleted_at, topics, start)"
+            " values (%s, %s, %s, %s, %s, %s, %s, %s) on conflict (number) do update set policy = excluded.policy,"
+            " deleted_at = excluded.deleted_at, topics = excluded.topics, start = excluded.start",
+            (
+                place.number,
+                int(place.kind),
+                place.name,
+                _encode(place.policy).decode(),
+                place.created_at,
+                place.deleted_at,
+                ",".join(place.topics),
+                place.start,
+            ),
+        )
+    for name, policy in rows.saved_objects.items():
+        _save(db, "objects", "policy", name, None if policy is None else (_encode(policy).decode(),))
+    for name, info in rows.saved_consumers.items():
+        row = None if info is None else (_encode(info.consumer).decode(), info.created_at)
+        _save(db, "consumers", "consumer, created_at", name, row)
+    for name, offset in rows.spectators.items():
+        _save(db, "spectators", '"offset", at', name, None if offset is None else (offset, rows.now))
+
+
+def _save(db: Db, table: str, columns: str, name: str, row: tuple[Any, ...] | None) -> None:
+    """A row by its name; None: it is gone."""
+    if row is None:
+        db.execute(f"delete from {table} where name = %s", (name,))
+        return
+    sets = ", ".join(f"{column} = excluded.{column}" for column in columns.split(", "))
+    db.execute(
+        f"insert into {table} (name, {columns}) values ({', '.join(['%s'] * (len(row) + 1))})"
+        f" on conflict (name) do update set {sets}",
+        (name, *row),
+    )
+
+
+def _jobs(db: Db, rows: GroupRows, written: Written) -> None:
+    for job in rows.jobs.values():
+        was = rows.job_was.get(job.number)
+        if was is None:
+            # What others logged while this was decided came before it.
+            db.execute(
+                "insert into jobs (number, kind, filter, destination, until, newest, cursor, matched, done, started_at,"
+                " ended_at, consumer, rate, next_at) values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+                (
+                    job.number,
+                    str(job.kind),
+                    _encode(job.filter).decode(),
+                    None if job.place is None else job.place.number,
+                    job.until + written.delta,
+                    job.newest,
+                    job.cursor,
+                    job.matched,
+                    job.done,
+                    job.started_at,
+                    job.ended_at,
+                    job.consumer,
+                    job.rate,
+                    job.next_at,
+                ),
+            )
+        elif job_row(job) != was:
+            db.execute(
+                "update jobs set cursor = %s, done = %s, ended_at = %s, next_at = %s where number = %s",
+                (*job_row(job), job.number),
+            )
+
+
+def _counts(db: Db, rows: GroupRows, written: Written, ready: dict[Destination, int]) -> None:
+    """After the last lock, so that two groups never wait for each other here."""
+    places = {place for place, _ in rows.counted} | set(rows.bytes) | set(ready) | rows.saved_places
+    _insert(
+        db,
+        f"counts (destination bigint, {' bigint, '.join(COUNT_COLUMNS)} bigint, bytes bigint, ready bigint, changed bigint)",
+        [
+            (
+                place.number,
+                *(rows.counted[place, state] for state in COUNTED),
+                rows.bytes[place],
+                ready.get(place, 0),
+                written.turn,
+            )
+            for place in sorted(places, key=lambda place: place.number)
+        ],
+        "(destination) do update set "
+        + ", ".join(
+            f"{name} = counts.{name} + excluded.{name}" for name in (*COUNT_COLUMNS, "bytes", "ready")
+        )
+        + ", changed = excluded.changed",
+    )
+
+
+def _reorder(db: Db, place: Destination) -> None:
+    """Its policy changed: the turn of what is open, and what is held up by its key."""
+    held_up = (
+        "d.key is not null and exists (select 1 from deliveries o where o.destination = d.destination and o.key = d.key"
+        " and o.sequence <> d.sequence and (o.state = 4 or (o.state in (3, 7) and o.sequence < d.sequence)))"
+        if place.keyed
+        else "false"
+    )
+    db.execute(
+        f"update deliveries d set priority = {'0' if place.keyed else 'm.priority'},"
+        f" blocked = d.state in (3, 7) and {held_up}"
+        " from messages m where m.sequence = d.sequence and d.destination = %s",
+        (place.number,),
+    )
+    db.execute(
+        "update counts set ready = (select count(*) from deliveries where destination = %s and state in (3, 7)"
+        " and due_at is null and not blocked) where destination = %s",
+        (place.number, place.number),
+    )
+
+
+def _snapshot(db: Db, rows: GroupRows, written: Written) -> None:
+    """Every depth as it is now, for those who ask about the past."""
+    states = ", ".join(
+        f"'{state.name}', {column}" for state, column in zip(COUNTED, COUNT_COLUMNS, strict=True)
+    )
+    db.execute(
+        'insert into snapshots (destination, at, "offset", states)'
+        f" select destination, %s, (select next - 1 from log_head), json_build_object({states})::text from counts"
+        " union all select 0, %s, (select next - 1 from log_head), ''"
+        ' on conflict (destination, at) do update set "offset" = excluded."offset", states = excluded.states',
+        (written.at, written.at),
+    )
+    db.execute("update log_head set snapshot_at = %s, snapshot_next = next", (written.at,))
+
+
+def _trim_snapshots(db: Db, oldest: int) -> None:
+    """The log begins later now: what lies before the first moment that can still be asked for goes."""
+    db.execute(
+        "delete from snapshots s using (select min(at) as at from snapshots where destination = 0"
+        ' and "offset" >= %s) first where s.at < first.at and exists (select 1 from snapshots later'
+        " where later.destination = s.destination and later.at > s.at and later.at <= first.at)",
+        (oldest - 1,),
+    )
+
+
+# ── set statements ──────────────────────────────────────────────────────────────────────────────
+
+
+def _insert(db: Db, table: str, rows: Sequence[tuple[Any, ...]], conflict: str = "") -> None:
+    """`table` is its name with the columns and their types."""
+    if not rows:
+        return
+    name, names, types = _parts(table)
+    arrays = ", ".join(f"%b::{kind}[]" for kind in types)
+    db.execute(
+        f"insert into {name} ({', '.join(names)}) select * from unnest({arrays})"
+        + (f" on conflict {conflict}" if conflict else ""),
+        _columns(rows),
+    )
+
+
+def _update(db: Db, table: str, keys: str, fields: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    if not rows:
+        return
+    _, names, types = _parts(f"{table} ({keys}, {fields})")
+    count = keys.count(",") + 1
+    arrays = ", ".join(f"%b::{kind}[]" for kind in types)
+    sets = ", ".join(f"{name} = u.{name}" for name in names[count:])
+    where = " and ".join(f"t.{name} = u.{name}" for name in names[:count])
+    db.execute(
+        f"update {table} t set {sets} from unnest({arrays}) as u ({', '.join(names)}) where {where}",
+        _columns(rows),
+    )
+
+
+def _parts(table: str) -> tuple[str, list[str], list[str]]:
+    name, _, columns = table.partition(" (")
+    pairs = [column.strip().rsplit(" ", 1) for column in columns.rstrip(")").split(",")]
+    return name, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _code(state: State | None) -> int | None:
+    return None if state is None else int(state)
+
+
+def _clean(text: str | None) -> str | None:
+    """PostgreSQL's text holds no NUL."""
+    return text if text is None or "\0" not in text else text.replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,152 @@
+"""A database that must not be served is refused in one line; an empty one is made ready."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.conftest import miss
+from tests.postgres.fixtures import database, databases
+from tests.postgres.server import Databases, Server, programs
+from waypost.errors import StoreUnusable
+from waypost.stores.opening import described, open_store
+from waypost.stores.postgres.connecting import SCHEMA, migrate
+from waypost.testing.hand import publish
+
+__all__ = ["database"]
+
+
+def refusal(url: str) -> str:
+    with pytest.raises(StoreUnusable) as refused:
+        open_store(url)
+    line = str(refused.value)
+    assert "\n" not in line
+    return line
+
+
+def waypost(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "waypost", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ,
+    )
+
+
+def test_an_empty_database_is_made_ready_by_itself() -> None:
+    store = open_store(databases().empty())
+    assert store.bounds() == (1, 0)
+    store.close()
+
+
+def test_migrate_makes_the_tables_once() -> None:
+    url = databases().empty()
+    assert migrate(url) == (0, SCHEMA)
+    assert migrate(url) == (SCHEMA, SCHEMA)
+
+
+def test_migrate_says_what_it_did() -> None:
+    url = databases().empty()
+    made = waypost("migrate", "--store", url)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert made.stdout.rstrip().endswith(f"schema {SCHEMA}, made")
+    assert waypost("migrate", "--store", url).stdout.rstrip().endswith(f"schema {SCHEMA}, up to date")
+
+
+def test_two_that_start_on_an_empty_database_do_not_get_in_each_others_way() -> None:
+    url = databases().empty()
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "waypost", "migrate", "--store", url], stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(database: str) -> None:
+    store = open_store(database)
+    store.apply([publish("a.x")])
+    store.close()
+    with psycopg.connect(database) as connection:
+        connection.execute("insert into migrations (number) values (%s)", (SCHEMA + 2,))
+    try:
+        assert "newer Waypost" in refusal(database)
+        with pytest.raises(StoreUnusable, match="newer Waypost"):
+            migrate(database)
+    finally:
+        with psycopg.connect(database) as connection:
+            connection.execute("delete from migrations where number = %s", (SCHEMA + 2,))
+    store = open_store(database)
+    assert store.bounds() == (1, 2)
+    store.close()
+
+
+def test_a_wrong_url_is_one_line() -> None:
+    assert "cannot connect" in refusal("postgresql://127.0.0.1:1/nowhere")
+    assert "cannot connect" in refusal("postgresql://user@127.0.0.1:notaport/x")
+    assert "cannot connect" in refusal("postgresql://no-such-host.invalid/x")
+
+
+def test_serve_refuses_in_one_line_and_never_says_the_password() -> None:
+    failed = waypost("serve", "--port", "0", "--store", "postgresql://me:s3cret@127.0.0.1:1/nowhere")
+    assert failed.returncode == 1
+    assert len(failed.stderr.strip().splitlines()) == 1
+    assert "s3cret" not in failed.stderr + failed.stdout
+    assert "s3cret" not in described("postgresql://me:s3cret@127.0.0.1:1/nowhere?password=s3cret")
+
+
+def test_the_settings_do_not_show_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAYPOST_STORE", "postgresql://me:s3cret@127.0.0.1/waypost")
+    for more in ([], ["--json"]):
+        shown = waypost("config", *more)
+        assert shown.returncode == 0
+        assert "s3cret" not in shown.stdout + shown.stderr
+        assert "me@127.0.0.1" in shown.stdout
+
+
+def test_a_user_without_rights_is_refused() -> None:
+    url = databases().empty()
+    name = "waypost_nobody"
+    with psycopg.connect(url, autocommit=True) as connection:
+        if connection.execute("select 1 from pg_roles where rolname = %s", (name,)).fetchone() is None:
+            connection.execute(f"create role {name} login".encode())
+    parts = psycopg.conninfo.conninfo_to_dict(url)
+    theirs = f"postgresql://{name}@{parts['host']}:{parts['port']}/{parts['dbname']}"
+    assert "may not create" in refusal(theirs)
+    migrate(url)
+    line = refusal(theirs)
+    assert "permission denied" in line or "may not" in line
+
+
+@pytest.fixture(scope="module")
+def careless() -> Iterator[Server]:
+    found = programs()
+    if found is None:
+        miss("PostgreSQL's programs are not on this machine")
+    assert found is not None
+    made = Server(found)
+    yield made
+    made.remove()
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes", "synchronous_commit"])
+def test_a_server_that_may_lose_commits_is_refused(careless: Server, setting: str) -> None:
+    url = Databases(careless.url).new()
+    open_store(url).close()
+    careless.stop()
+    careless.start(f"{setting}=off")
+    try:
+        assert f"{setting} off" in refusal(url)
+    finally:
+        careless.stop()
+        careless.start()
+
+
+def test_without_the_driver_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waypost.stores.opening.find_spec", lambda name: None)
+    assert "waypost[postgres]" in refusal("postgresql://127.0.0.1/waypost")
