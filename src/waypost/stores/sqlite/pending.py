@@ -122,7 +122,7 @@ class Pending:
             before.extend(sequences)
 
     def clear(self) -> None:
-        for rows in (self.messages, self.fetches, self.successes):
+        for rows in (self.messages, self._keys, self.fetches, self.successes):
             rows.clear()
         for taken in (self.keys, self.ready, self.refetched, self.taken):
             taken.clear()
