@@ -28,6 +28,8 @@ Done = Callable[[Any], None]
 #: syncs longer than this go to the thread, shorter than half of it come back
 SLOW_SYNC_SECONDS = 0.002
 SYNC_STEP_SECONDS = 0.000_05
+#: what it may take longer for each byte that it brings, because that says nothing of the disk: a GiB takes a second
+SYNC_BYTE_SECONDS = 1 / (1 << 30)
 #: commands that may change places with their neighbours in a group: all are unanswered, so any order is a
 #: true one, and runs of one kind are quick. What is not listed stays where it is, and nothing moves past it.
 _RANK = {Confirm: 0, Extend: 0, Release: 0, Kick: 0, Publish: 1, PublishMany: 1, Fetch: 2}
@@ -53,6 +55,8 @@ class Committer:
         self._thread: ThreadPoolExecutor | None = None
         self._waiting: list[tuple[Command, Done, int]] = []
         self._waiting_bytes = 0
+        #: of the group that is being committed
+        self._taken_bytes = 0
         self._scheduled = False
         self._broken = False
         #: somebody waits until nothing does
@@ -117,6 +121,7 @@ class Committer:
     def _take_group(self) -> list[tuple[Command, Done, int]]:
         waiting = self._waiting
         if len(waiting) <= self._group_commands and self._waiting_bytes <= self._group_bytes:
+            self._taken_bytes = self._waiting_bytes
             self._waiting, self._waiting_bytes = [], 0
             return arrange(waiting)
         count = held = 0
@@ -128,10 +133,12 @@ class Committer:
             count += 1
         self._waiting = waiting[count:]
         self._waiting_bytes -= held
+        self._taken_bytes = held
         return arrange(waiting[:count])
 
     def _finish(self, group: list[tuple[Command, Done, int]], applied: Applied) -> None:
-        longer = self._store.sync_seconds > self._sync_seconds
+        took = self._store.sync_seconds - self._taken_bytes * SYNC_BYTE_SECONDS
+        longer = took > self._sync_seconds
         self._sync_seconds += SYNC_STEP_SECONDS if longer else -SYNC_STEP_SECONDS
         # Scheduled before the answers go out, so that what they bring joins the next group at once.
         self._scheduled = bool(self._waiting)

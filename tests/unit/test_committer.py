@@ -202,6 +202,19 @@ def test_quick_syncs_run_in_the_loop_and_slow_ones_in_a_thread_until_they_are_qu
     run(test)
 
 
+def test_a_sync_that_brings_much_may_take_longer() -> None:
+    async def test() -> None:
+        bench = Bench(SlowStore(1.5 * SLOW_SYNC_SECONDS))
+        for size, gear in ((4 << 20, "loop"), (0, "thread")):
+            for _ in range(60):
+                bench.submit("turn", message(), size)
+                await bench.settle()
+            assert bench.committer.gear == gear, size
+        bench.committer.close()
+
+    run(test)
+
+
 def test_a_store_that_must_not_run_in_the_loop_never_does() -> None:
     async def test() -> None:
         store = SlowStore(threaded=True)
