@@ -9,6 +9,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from ..version import __version__
 from . import (
+    copying,
     destinations,
     folders,
     lake,
@@ -104,7 +105,7 @@ COMMANDS = {
     ),
     WATCH: (messages.tail, messages.message, selections.search, selections.dead, destinations.stats),
     ACT: (selections.redrive, selections.replay, selections.cancel, selections.purge),
-    BROKER: (load.bench, settings.config, migrating.migrate, folders.mover, folders.reaper),
+    BROKER: (load.bench, settings.config, migrating.migrate, copying.copy, folders.mover, folders.reaper),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

@@ -76,13 +76,13 @@ def migrate_store(url: str) -> tuple[int, int]:
     parsed = parse_store_url(url)
     if parsed.scheme != "postgresql":
         raise StoreUnusable(f"{parsed.scheme} needs no migration: `waypost serve` brings its file up to date")
-    _check_driver()
+    check_driver()
     from .postgres.connecting import migrate
 
     return migrate(url)
 
 
-def _check_driver() -> None:
+def check_driver() -> None:
     if find_spec("psycopg") is None:
         raise StoreUnusable(f"PostgreSQL needs a package that is not here: {EXTRA}")
 
@@ -97,7 +97,7 @@ def open_store(
 
         return MemoryStore(infer_types=infer_types)
     if parsed.scheme == "postgresql":
-        _check_driver()
+        check_driver()
         from .postgres import PostgresStore
 
         return PostgresStore(url, infer_types=infer_types)

@@ -135,7 +135,7 @@ class FolderStore:
             self._tree = Tree(Path(root))
             opened.callback(self._tree.close)
             self._syncing = Syncing(self._tree.fd, sync_each)
-            self._log = Log(_open_log(self._tree))
+            self._log = Log(open_log(self._tree))
             opened.callback(os.close, self._log.descriptor)
             self._reaping = Reaping(self._tree) if reaper else None
             if self._reaping is not None:
@@ -173,7 +173,7 @@ class FolderStore:
     def _load(self) -> tuple[Picture, int]:
         """The picture as it was kept, or an empty one; and up to where in the log."""
         self._saved_head = 0
-        snapshot = _read_snapshot(self._tree, self._begin.id)
+        snapshot = read_snapshot(self._tree, self._begin.id)
         if snapshot is None or not self._begin.position <= snapshot.position <= self._log.size():
             if self._begin.position > HEADER_BYTES:
                 raise StoreUnusable(
@@ -494,7 +494,7 @@ class FolderStore:
         places: Places = self._log.places
         columns = (places.positions.tolist(), places.firsts.tolist(), places.ats.tolist())
         body = msgspec.msgpack.encode(self._picture.snapshot(self._begin.id, self._end, columns))
-        _write_snapshot(self._tree, body)
+        write_snapshot(self._tree, body)
         self._saved_head = self._picture.head
 
     def _offset_at(self, at: int) -> int:
@@ -707,7 +707,7 @@ class FolderStore:
             self._opened.close()
 
 
-def _open_log(tree: Tree) -> int:
+def open_log(tree: Tree) -> int:
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(LOG, flags, 0o600, dir_fd=tree.fd)
@@ -768,7 +768,7 @@ def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
 # ── the picture's file ──────────────────────────────────────────────────────────────────────────
 
 
-def _write_snapshot(tree: Tree, body: bytes) -> None:
+def write_snapshot(tree: Tree, body: bytes) -> None:
     """Under the log's lock, so that an older one never takes the place of a newer."""
     name = f".{PICTURE}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -780,7 +780,7 @@ def _write_snapshot(tree: Tree, body: bytes) -> None:
     os.fsync(tree.fd)
 
 
-def _read_snapshot(tree: Tree, store: str) -> Snapshot | None:
+def read_snapshot(tree: Tree, store: str) -> Snapshot | None:
     """None where there is none that can be used."""
     try:
         with os.fdopen(os.open(PICTURE, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=tree.fd), "rb") as file:

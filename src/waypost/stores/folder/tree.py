@@ -29,6 +29,8 @@ from .picture import Place
 FOLDERS = ("new", "queues", "delay", "remove", "dead")
 LOG = "log"
 PICTURE = "log.picture"
+#: there while the folder is filled by a copy
+COPYING = "log.copying"
 
 _FOLDER_OF = {Place.DELAY: "delay", Place.DEAD: "dead", Place.REMOVE: "remove"}
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -55,8 +57,8 @@ class Unfit(NamedTuple):
 
 
 class Tree:
-    def __init__(self, root: Path) -> None:
-        """Made where it is not there. Raises StoreUnusable, in one line."""
+    def __init__(self, root: Path, unfinished: bool = False) -> None:
+        """Made where it is not there; `unfinished`: also a copy that is not finished. Raises StoreUnusable, in one line."""
         self.root = Path(os.path.abspath(root))
         self._folders: dict[str, int] = {}
         self._queues: dict[str, int] = {}
@@ -67,6 +69,10 @@ class Tree:
             raise StoreUnusable(f"folder {self.root} cannot be used: {_said(error)}") from error
         try:
             self._device = os.fstat(self.fd).st_dev
+            if not unfinished and self.is_unfinished():
+                raise StoreUnusable(
+                    f"{self.root} is a copy that was not finished: run `waypost copy` to it again"
+                )
             for name in FOLDERS:
                 self._folders[name] = self._open_folder(self.fd, name, name)
             for name in self._names("queues"):
@@ -111,6 +117,40 @@ class Tree:
             os.close(fd)
         self._queues.clear()
         self._folders.clear()
+
+    # ── a copy on its way ───────────────────────────────────────────────────────────────────
+
+    def is_unfinished(self) -> bool:
+        return self.exists(Spot(self.fd, COPYING))
+
+    def set_unfinished(self, on: bool) -> None:
+        mark = Spot(self.fd, COPYING)
+        if not on:
+            self.unlink(mark)
+        elif not self.exists(mark):
+            os.close(self._create(mark))
+        os.fsync(self.fd)
+
+    def used(self) -> bool:
+        """Whether anything lies in its folders."""
+        return any(self._names(folder) for folder in FOLDERS)
+
+    def clear(self) -> None:
+        """What an unfinished copy left."""
+        for queue in self._names("queues"):
+            folder = self.queue(queue)
+            for name in os.listdir(folder):
+                os.unlink(name, dir_fd=folder)
+            self.remove_queue(queue)
+        for kind in FOLDERS:
+            for name in self._names(kind):
+                os.unlink(name, dir_fd=self._folders[kind])
+        self.unlink(Spot(self.fd, PICTURE))
+
+    def sync(self) -> None:
+        """Every name in it."""
+        for fd in (*self._queues.values(), *self._folders.values(), self.fd):
+            os.fsync(fd)
 
     # ── places ──────────────────────────────────────────────────────────────────────────────
 

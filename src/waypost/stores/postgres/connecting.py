@@ -69,14 +69,8 @@ def open_checked(url: str) -> Conn:
         version = schema_version(db)
         if version == 0:
             create(connection, url)
-        elif version < SCHEMA - 1 or (version < SCHEMA and SCHEMA == 1):
-            raise StoreUnusable(
-                f"{masked(url)} has schema {version}; run: waypost migrate --store {masked(url)}"
-            )
-        elif version > SCHEMA + 1:
-            raise StoreUnusable(
-                f"{masked(url)} has schema {version}, from a newer Waypost; this one knows up to {SCHEMA}"
-            )
+        else:
+            check_schema(db, url)
         check_rights(db, url)
         connection.commit()
         return connection
@@ -96,6 +90,25 @@ def check_durable(db: Db, url: str) -> None:
             raise StoreUnusable(
                 f"{masked(url)} has {setting} off: a commit that was answered could be lost; turn it on"
             )
+
+
+def check_schema(db: Db, url: str) -> None:
+    """One that this code can serve, and not a copy that was broken off."""
+    version = schema_version(db)
+    if version < SCHEMA - 1 or (version < SCHEMA and SCHEMA == 1):
+        raise StoreUnusable(f"{masked(url)} has schema {version}; run: waypost migrate --store {masked(url)}")
+    if version > SCHEMA + 1:
+        raise StoreUnusable(
+            f"{masked(url)} has schema {version}, from a newer Waypost; this one knows up to {SCHEMA}"
+        )
+    if is_unfinished(db):
+        raise StoreUnusable(f"{masked(url)} is a copy that was not finished: run `waypost copy` to it again")
+
+
+def is_unfinished(db: Db) -> bool:
+    db.execute("select to_regclass('copying') is not null")
+    row = db.fetchone()
+    return row is not None and bool(row[0])
 
 
 def check_rights(db: Db, url: str) -> None:

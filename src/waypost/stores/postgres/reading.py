@@ -40,12 +40,12 @@ SEARCH_MESSAGES = 1_000
 SEARCH_WINDOW = 50_000
 
 _BEGIN = "begin isolation level repeatable read read only"
-_EVENT = (
+EVENT = (
     'e."offset", e.at, e.message_id, e.sequence, p.kind, p.name, e.slot, e.from_state, e.to_state, e.attempt,'
     " e.consumer, e.reason, e.duration_ms, e.envelope, e.hash, e.size, e.same_as"
     " from events e left join destinations p on p.number = e.destination"
 )
-_FIGURES = (
+FIGURES = (
     f"p.number, {', '.join(f'coalesce(c.{name}, 0)' for name in (*COUNT_COLUMNS, 'bytes', 'ready'))}"
     " from destinations p left join counts c on c.destination = p.number"
 )
@@ -131,7 +131,7 @@ class Reader:
             names = self._current(db)
             where, values = ("", ()) if name is None else (" and p.name = %s", (name,))
             db.execute(
-                f"select {_FIGURES} where p.kind = %s and p.deleted_at is null{where}", (int(kind), *values)
+                f"select {FIGURES} where p.kind = %s and p.deleted_at is null{where}", (int(kind), *values)
             )
             found = [_info(names.places[number], counts) for number, *counts in db.fetchall()]
             return sorted(found, key=lambda info: info.name)
@@ -183,8 +183,8 @@ class Reader:
             oldest, _ = _bounds(db)
             if lo < oldest:
                 raise LogTrimmed(oldest)
-            db.execute(f'select {_EVENT} where e."offset" between %s and %s order by e."offset"', (lo, hi))
-            return [_event(row) for row in db.fetchall()]
+            db.execute(f'select {EVENT} where e."offset" between %s and %s order by e."offset"', (lo, hi))
+            return [event_of(row) for row in db.fetchall()]
 
     def offset_at(self, at: int) -> int:
         with self._read() as db:
@@ -239,7 +239,7 @@ class Reader:
                 return None
             oldest, _ = _bounds(db)
             db.execute(
-                f'select {_EVENT} where e.sequence = %s and e."offset" >= %s order by e."offset"',
+                f'select {EVENT} where e.sequence = %s and e."offset" >= %s order by e."offset"',
                 (message.sequence, oldest),
             )
             return MessageInfo(
@@ -254,7 +254,7 @@ class Reader:
                 state=message.state,
                 same_as=message.same_as,
                 deliveries=[delivery_info(slot) for slot in message.in_order()],
-                journey=[_event(row) for row in db.fetchall()],
+                journey=[event_of(row) for row in db.fetchall()],
             )
 
     def body(self, id: str) -> bytes:
@@ -396,7 +396,7 @@ def _info(place: Destination, counts: list[int]) -> QueueInfo | ChannelInfo:
     return QueueInfo(**figures) if place.is_queue else ChannelInfo(**figures, topics=place.topics)
 
 
-def _event(row: tuple[Any, ...]) -> Event:
+def event_of(row: tuple[Any, ...]) -> Event:
     offset, at, message_id, sequence, kind, name, slot, before, after, attempt, consumer, reason, *rest = row
     duration_ms, envelope, hash, size, same_as = rest
     return Event(

@@ -84,7 +84,7 @@ def write(rows: GroupRows, broker: str, group: int) -> Written:
         _jobs(db, rows, written)
         _counts(db, rows, written, ready)
         for place in rows.reordered:
-            _reorder(db, place)
+            reorder(db, place)
         if rows.forgotten or snapshot_due:
             _snapshot(db, rows, written)
         db.execute(
@@ -152,14 +152,14 @@ def _last_lock(rows: GroupRows) -> tuple[Written, bool]:
 def _messages(db: Db, rows: GroupRows, written: Written) -> None:
     new = rows.new_messages
     if new:
-        _insert(
+        insert(
             db,
             "messages (sequence bigint, at bigint, salt integer, own_id text, envelope text, object text, key text,"
             " hash bytea, size bigint, priority smallint, expires_at bigint, due_at bigint, force boolean,"
             " kept boolean, routed boolean, undecided boolean, same_as text, ended_at bigint)",
             [_message(message, rows, written) for message in new],
         )
-        _insert(
+        insert(
             db,
             "payloads (sequence bigint, body bytea)",
             [(written.number(m.sequence), rows.bodies[m.sequence]) for m in new if m.kept],
@@ -234,9 +234,7 @@ def _slots(db: Db, rows: GroupRows, written: Written) -> dict[Destination, int]:
         " tries integer, consumer text, reason text, redriven bigint, refused text, fetched bigint"
     )
     place = "sequence bigint, destination bigint, slot smallint"
-    _insert(
-        db, f"deliveries ({place}, priority smallint, key text, kick boolean, routed text, {fields})", new
-    )
+    insert(db, f"deliveries ({place}, priority smallint, key text, kick boolean, routed text, {fields})", new)
     _update(db, "deliveries", place, fields, changed)
     return ready
 
@@ -275,7 +273,7 @@ def _fetches(db: Db, rows: GroupRows, written: Written) -> None:
             )
         elif row != rows.fetching_was[fetching]:
             changed.append((offset, *row))
-    _insert(
+    insert(
         db,
         'fetches ("offset" bigint, sequence bigint, destination bigint, slot smallint, salt bigint, consumer text,'
         " at bigint, outcome text, became smallint)",
@@ -285,7 +283,7 @@ def _fetches(db: Db, rows: GroupRows, written: Written) -> None:
 
 
 def _events(db: Db, rows: GroupRows, written: Written) -> None:
-    _insert(
+    insert(
         db,
         'events ("offset" bigint, at bigint, message_id text, sequence bigint, destination bigint, slot smallint,'
         " from_state smallint, to_state smallint, attempt integer, consumer text, reason text, duration_ms bigint,"
@@ -316,7 +314,7 @@ def _events(db: Db, rows: GroupRows, written: Written) -> None:
 
 
 def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:
-    _insert(
+    insert(
         db,
         "idempotency (producer text, key text, hash bytea, id text, state smallint, same_as text, at bigint)",
         [
@@ -339,7 +337,7 @@ def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:
             db.execute("delete from contents where object = %s", (name,))
         if policy is None:
             db.execute("delete from unchanged where object = %s", (name,))
-    _insert(
+    insert(
         db,
         "contents (object text, key text, hash bytea, id text, sequence bigint, at bigint)",
         [
@@ -349,7 +347,7 @@ def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:
         "(object, key) do update set hash = excluded.hash, id = excluded.id, sequence = excluded.sequence,"
         " at = excluded.at, ended = null",
     )
-    _insert(
+    insert(
         db,
         "latest (destination bigint, object text, key text, sequence bigint)",
         [
@@ -358,13 +356,13 @@ def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:
         ],
         "(destination, object, key) do update set sequence = excluded.sequence",
     )
-    _insert(
+    insert(
         db,
         "unchanged (object text, producer text, count bigint)",
         [(*of, count) for of, count in rows.unchanged.items()],
         "(object, producer) do update set count = unchanged.count + excluded.count",
     )
-    _insert(
+    insert(
         db,
         "erasures (sequence bigint)",
         [(written.number(sequence),) for sequence in rows.new_erasures],
@@ -454,7 +452,7 @@ def _jobs(db: Db, rows: GroupRows, written: Written) -> None:
 def _counts(db: Db, rows: GroupRows, written: Written, ready: dict[Destination, int]) -> None:
     """After the last lock, so that two groups never wait for each other here."""
     places = {place for place, _ in rows.counted} | set(rows.bytes) | set(ready) | rows.saved_places
-    _insert(
+    insert(
         db,
         f"counts (destination bigint, {' bigint, '.join(COUNT_COLUMNS)} bigint, bytes bigint, ready bigint, changed bigint)",
         [
@@ -475,7 +473,7 @@ def _counts(db: Db, rows: GroupRows, written: Written, ready: dict[Destination, 
     )
 
 
-def _reorder(db: Db, place: Destination) -> None:
+def reorder(db: Db, place: Destination) -> None:
     """Its policy changed: the turn of what is open, and what is held up by its key."""
     held_up = (
         "d.key is not null and exists (select 1 from deliveries o where o.destination = d.destination and o.key = d.key"
@@ -524,7 +522,7 @@ def _trim_snapshots(db: Db, oldest: int) -> None:
 # ── set statements ──────────────────────────────────────────────────────────────────────────────
 
 
-def _insert(db: Db, table: str, rows: Sequence[tuple[Any, ...]], conflict: str = "") -> None:
+def insert(db: Db, table: str, rows: Sequence[tuple[Any, ...]], conflict: str = "") -> None:
     """`table` is its name with the columns and their types."""
     if not rows:
         return

@@ -28,6 +28,8 @@ from ...errors import StoreUnusable
 
 #: "WAYP", in the file's header
 APPLICATION_ID = 0x57415950
+#: "WAYc": a copy that is not finished
+UNFINISHED_ID = 0x57415963
 VERSION = 3
 #: the first release without the bug that corrupts a file when two connections write and checkpoint at once
 OLDEST_SQLITE = (3, 51, 3)
@@ -132,7 +134,7 @@ def open_file(
                 f"{path} cannot have a write-ahead log ({mode}): is it on a network file system?"
             )
         _check_version(connection, path, now, known_migrations() | (migrations or {}))
-        _checkpoint(connection, path)
+        checkpoint(connection, path)
         sync_path(path.parent)
         if pregrown_bytes:
             _pregrow(connection, path, pregrown_bytes)
@@ -177,6 +179,8 @@ def _check_version(connection: apsw.Connection, path: Path, now: int, migrations
     empty = connection.execute("select count(*) from sqlite_schema").get == 0
     if empty and application == 0:
         _create(connection, now)
+    elif application == UNFINISHED_ID:
+        raise StoreUnusable(f"{path} is a copy that was not finished: run `waypost copy` to it again")
     elif application != APPLICATION_ID:
         raise StoreUnusable(f"{path} is another program's database; name a file of Waypost's, or a new one")
     elif version > newest:
@@ -199,7 +203,7 @@ def _create(connection: apsw.Connection, now: int) -> None:
 
 def _migrate(connection: apsw.Connection, path: Path, backup: Path, version: int, sql: str) -> None:
     """A copy first; then one transaction."""
-    _checkpoint(connection, path)
+    checkpoint(connection, path)
     partial = backup.with_name(backup.name + ".partial")
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
     shutil.copyfile(path, partial)
@@ -213,7 +217,7 @@ def _migrate(connection: apsw.Connection, path: Path, backup: Path, version: int
         connection.execute(f"pragma user_version = {version + 1}")
 
 
-def _checkpoint(connection: apsw.Connection, path: Path, mode: int = apsw.SQLITE_CHECKPOINT_TRUNCATE) -> None:
+def checkpoint(connection: apsw.Connection, path: Path, mode: int = apsw.SQLITE_CHECKPOINT_TRUNCATE) -> None:
     """Everything in the write-ahead log goes into the file and is synced, or the store is not served."""
     deadline = time.monotonic() + CHECKPOINT_SECONDS
     connection.set_busy_timeout(0)
@@ -238,7 +242,7 @@ def _pregrow(connection: apsw.Connection, path: Path, size: int) -> None:
     except apsw.FullError:
         return
     connection.execute("drop table pregrown")
-    _checkpoint(connection, path, apsw.SQLITE_CHECKPOINT_RESTART)
+    checkpoint(connection, path, apsw.SQLITE_CHECKPOINT_RESTART)
 
 
 def _holders(path: Path) -> str:

@@ -21,14 +21,14 @@ from .rows import ENVELOPE_COLUMNS, STATE, Db, LogRows, Row, envelope_of, unpack
 #: offsets that one look of a search goes through
 SEARCH_WINDOW = 20_000
 
-_MESSAGE_EVENTS = f"""
+MESSAGE_EVENTS = f"""
     select m.sequence, m.at, m.salt, m.own_id, m.route, m.same_as, m.hash, m.size, {ENVELOPE_COLUMNS}
     from messages m where m.sequence between ? and ? order by m.sequence"""
-_FETCH_EVENTS = """
+FETCH_EVENTS = """
     select f."offset", f.at, f.sequence, f.destination, f.slot, f.from_state, f.duration_ms, f.attempt, f.consumer,
            m.at, m.salt, m.own_id
     from fetches f cross join messages m on m.sequence = f.sequence"""
-_STEP_EVENTS = """
+STEP_EVENTS = """
     select s."offset", s.at, s.sequence, s.destination, s.slot, s.path, s.duration_ms, s.attempt, s.consumer, s.reason,
            m.at, m.salt, m.own_id, m.same_as
     from steps s cross join messages m on m.sequence = s.sequence"""
@@ -64,12 +64,12 @@ class Reader:
     def _events(self, lo: int, hi: int) -> Iterable[Event]:
         """A row may begin before lo and still hold events from lo on, so each table is read from the row before."""
         first = self._db.execute("select max(sequence) from messages where sequence <= ?", (lo,)).get or lo
-        for row in self._db.execute(_MESSAGE_EVENTS, (first, hi)):
+        for row in self._db.execute(MESSAGE_EVENTS, (first, hi)):
             yield from (event for event in self._rows.of_message(row) if lo <= event.offset <= hi)
-        for row in self._db.execute(_FETCH_EVENTS + ' where f."offset" between ? and ?', (lo, hi)):
+        for row in self._db.execute(FETCH_EVENTS + ' where f."offset" between ? and ?', (lo, hi)):
             yield self._rows.of_fetch(row)
         first = self._db.execute('select max("offset") from steps where "offset" <= ?', (lo,)).get or lo
-        for row in self._db.execute(_STEP_EVENTS + ' where s."offset" between ? and ?', (first, hi)):
+        for row in self._db.execute(STEP_EVENTS + ' where s."offset" between ? and ?', (first, hi)):
             yield from (event for event in self._rows.of_step(row) if lo <= event.offset <= hi)
 
     def row_of(self, offset: int) -> tuple[int, int]:
@@ -123,7 +123,7 @@ class Reader:
         if sequence is None:
             return None
         oldest = self.bounds()[0]
-        row = self._db.execute(_MESSAGE_EVENTS, (sequence, sequence)).get
+        row = self._db.execute(MESSAGE_EVENTS, (sequence, sequence)).get
         priority, expires_at = self._db.execute(
             "select priority, expires_at from messages where sequence = ?", (sequence,)
         ).get
@@ -150,12 +150,12 @@ class Reader:
     def _walk(self, last: int) -> Iterable[Event]:
         """A slot's rows from the last back to the first; each names the one before it."""
         while last:
-            row = self._db.execute(_STEP_EVENTS + ' where s."offset" = ?', (last,)).get
+            row = self._db.execute(STEP_EVENTS + ' where s."offset" = ?', (last,)).get
             if row is not None:
                 yield from self._rows.of_step(row)
                 last = self._db.execute('select previous from steps where "offset" = ?', (last,)).get
                 continue
-            row = self._db.execute(_FETCH_EVENTS + ' where f."offset" = ?', (last,)).get
+            row = self._db.execute(FETCH_EVENTS + ' where f."offset" = ?', (last,)).get
             if row is None:
                 return
             yield self._rows.of_fetch(row)

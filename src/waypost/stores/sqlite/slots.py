@@ -130,7 +130,7 @@ class Ledger:
                 (queue.number, slot.key, slot.sequence, slot.number),
             )
         if queue.keyed and slot.key is not None:
-            self._refresh_key(queue, slot.key)
+            self.refresh_key(queue, slot.key)
         elif slot.due_at is None:
             self._make_ready(slot)
 
@@ -223,7 +223,7 @@ class Ledger:
         if slot.queue.tracked and slot.key is not None:
             self._track(slot, slot.key)
         if slot.queue.keyed and slot.key is not None:
-            self._refresh_key(slot.queue, slot.key)
+            self.refresh_key(slot.queue, slot.key)
         else:
             self.unready(slot)
 
@@ -276,7 +276,7 @@ class Ledger:
         if queue.keyed and slot.key is not None:
             if slot.state in ENDED:
                 self.unready(slot)
-            self._refresh_key(slot.queue, slot.key)
+            self.refresh_key(slot.queue, slot.key)
             return
         if waited:
             self.unready(slot)
@@ -302,7 +302,7 @@ class Ledger:
             (slot.sequence, slot.queue.number, slot.number),
         )
         if slot.queue.keyed and slot.key is not None:
-            self._refresh_key(slot.queue, slot.key)
+            self.refresh_key(slot.queue, slot.key)
         else:
             self._make_ready(slot)
 
@@ -369,7 +369,7 @@ class Ledger:
             if place < mark:
                 queue.marks[consumer] = place
 
-    def _refresh_key(self, queue: Destination, key: str) -> None:
+    def refresh_key(self, queue: Destination, key: str) -> None:
         """Of one key, only the slots of its oldest open message may be ready, and none while another is out."""
         rows = self._db.execute(
             "select k.sequence, k.slot, d.state, d.due_at, d.sequence is not null, d.named from keyed k"
@@ -424,7 +424,7 @@ class Ledger:
                 place = (0 if queue.keyed else priority, sequence, slot_number)
                 self.ready_at(queue, place, bool(known), named)
         for key in keys:
-            self._refresh_key(queue, key)
+            self.refresh_key(queue, key)
 
     # ── routes, obsolete, unrouted ──────────────────────────────────────────────────────────────────
 
