@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +26,14 @@ import pyarrow.compute as pc
 from ..arrow import EVENTS, LIVE
 from ..errors import LakeUnusable, LogTrimmed, Refused
 from ..message import parse_id
-from ..stores.sqlite.export import Export
+from ..stores.exporting import open_export
 from . import delta, maintaining, reading, sealing
 from .forms import JSON_COLUMNS, ArrowStream, Choice, check_columns, json_lines, projected
 from .frames import PIECE_BYTES, Ask, Tell, What
 from .owner import SEALER, Lake, check_owner, claim, writing
+
+if TYPE_CHECKING:
+    from ..stores.exporting import Export
 
 #: events read from the store's file at a time
 RANGE_EVENTS = 1 << 16
@@ -396,7 +399,7 @@ class Exports:
     def one(self) -> Iterator[Export]:
         with self._lock:
             export = self._idle.pop() if self._idle else None
-        export = export or Export(self._source)
+        export = export or open_export(self._source)
         try:
             yield export
         except BaseException:

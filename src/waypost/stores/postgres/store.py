@@ -335,7 +335,7 @@ class PostgresStore:
         return self._reader.erasures()
 
     def export_source(self) -> str | None:
-        return None
+        return self.url
 
     def listen(self, heard: Callable[[Heard], None]) -> None:
         self._watch.listen(heard)

@@ -42,6 +42,12 @@ class Export:
     def close(self) -> None:
         self._file.close()
 
+    @property
+    def id(self) -> str:
+        """The store's own."""
+        (row,) = self._file.table("select id from head", 1).to_pylist()
+        return str(row["id"])
+
     def head(self) -> Head:
         (row,) = self._file.table(
             'select oldest, "offset" as head, ifnull(sealed, 0) as sealed, at from head', 1

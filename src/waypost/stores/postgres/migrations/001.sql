@@ -148,6 +148,11 @@ create table events (
 create index events_of on events (sequence);
 create index events_at on events (at);
 
+create table parties (                 -- numbers for consumers, for those who compute
+    number integer primary key,
+    name   text not null unique        -- of everybody who ever was in an event
+);
+
 create table idempotency (
     producer text not null,            -- '' where none was given
     key      text not null,
