@@ -61,6 +61,7 @@ def status_lines(document: dict[str, Any]) -> list[tuple[str, Any]]:
         ("sealed up to", f"{document['sealed']:,}, {behind}"),
         ("head", f"{document['head']:,}"),
         ("last seal", _last_seal(sealing)),
+        ("sealed by", None if sealing.get("here", True) else "another broker"),
         ("process", "not needed yet" if process is None else str(process)),
         ("erasures that wait", f"{sealing['erasures']:,}" if sealing.get("erasures") else None),
         ("failures", f"{sealing['failures']:,}" if sealing.get("failures") else None),

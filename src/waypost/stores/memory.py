@@ -36,6 +36,7 @@ from ..store import (
     SpectatorInfo,
     Stats,
     Task,
+    Tenure,
     Undecided,
 )
 from ..topics import any_topic_matches
@@ -588,6 +589,9 @@ class MemoryStore:
 
     def owns(self, task: Task) -> bool:
         return True
+
+    def tenure(self, task: Task) -> Tenure | None:
+        return None
 
     def close(self) -> None:
         """Nothing to close."""

@@ -90,7 +90,7 @@ class Export:
         """Whether the task is that broker's at this moment, by the server's clock."""
         assert broker.isalnum()
         held = f"select 1 from owned where task = '{task}' and broker = '{broker}' and until > now()"
-        return self._database.table(held).num_rows == 1
+        return bool(self._database.table(held).num_rows)
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────
 

@@ -52,6 +52,7 @@ from ...store import (
     SpectatorInfo,
     Stats,
     Task,
+    Tenure,
     Undecided,
 )
 from ..rules import Rules
@@ -61,7 +62,7 @@ from .group import GroupRows, Head, Keeping
 from .names import Db, Names
 from .reading import Reader
 from .reaping import reap
-from .watching import NEXT_DUE, Watch
+from .watching import NEXT_DUE, SharedTask, Watch
 from .writing import NamesChanged, Written, is_dirty, write
 
 log = logging.getLogger("waypost")
@@ -327,6 +328,7 @@ class PostgresStore:
 
     def use_lake(self, on: bool, holds: int | None = None) -> None:
         self._keeping = Keeping(self._keeping.log_keep_us, on, holds)
+        self._watch.keeps_lake = on
 
     def sealed(self) -> int | None:
         return self._reader.sealed() if self._keeping.lake else None
@@ -345,6 +347,9 @@ class PostgresStore:
 
     def owns(self, task: Task) -> bool:
         return self._watch.owns(task)
+
+    def tenure(self, task: Task) -> Tenure:
+        return SharedTask(self._watch, task)
 
     def close(self) -> None:
         if self._closed:

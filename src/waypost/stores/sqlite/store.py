@@ -73,6 +73,7 @@ from ...store import (
     SpectatorInfo,
     Stats,
     Task,
+    Tenure,
     Undecided,
 )
 from . import files
@@ -631,6 +632,9 @@ class SqliteStore:
 
     def owns(self, task: Task) -> bool:
         return True
+
+    def tenure(self, task: Task) -> Tenure | None:
+        return None
 
     def close(self) -> None:
         if self._closed:
