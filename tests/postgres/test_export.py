@@ -49,6 +49,15 @@ def hand(database: str) -> Iterator[Hand]:
     store.close()
 
 
+def url_of(hand: Hand) -> str:
+    return store_of(hand).url
+
+
+def store_of(hand: Hand) -> PostgresStore:
+    assert isinstance(hand.store, PostgresStore)
+    return hand.store
+
+
 def messages_of(store: PostgresStore) -> list[MessageInfo]:
     """Also those whose events have left the log."""
     with psycopg.connect(store.url) as connection:
@@ -146,8 +155,8 @@ TestWhateverAWalkLeavesIsExported = machine(
 
 
 def test_an_empty_store_exports_empty_tables(hand: Hand) -> None:
-    check(hand.store)
-    with exporting(hand.store.url) as export:
+    check(store_of(hand))
+    with exporting(url_of(hand)) as export:
         assert export.events(1, 0).schema == EVENTS
         assert export.events(1, 0, ["offset", "key"]).num_rows == 0
 
@@ -171,20 +180,20 @@ def test_traffic_of_every_kind_is_exported_as_the_store_tells_it(hand: Hand) -> 
     hand.confirm(hand.one("a"), Outcome.INVALID, reason="")
     hand.clock.move(2)
     hand.tick()
-    check(hand.store, cuts=(1, 400))
+    check(store_of(hand), cuts=(1, 400))
 
 
 def test_numbers_and_names_stand_side_by_side_and_stay(hand: Hand) -> None:
     hand.channel("s", "a.*")
     hand.publish("a.x", producer="erp")
     hand.one("a", "ann")
-    with exporting(hand.store.url) as export:
+    with exporting(url_of(hand)) as export:
         rows = export.events(1, 4).to_pylist()
         codes = [[row[name] for name in ("queue", "channel", "destination_code")] for row in rows]
         assert codes == [[None, None, None], ["a", None, 2], [None, "s", 1], ["a", None, 2]]
         assert [(row["consumer"], row["consumer_code"]) for row in rows] == [(None, None)] * 3 + [("ann", 1)]
         # Another broker, which knows nobody, and names that came after this export began.
-        other = PostgresStore(hand.store.url)
+        other = PostgresStore(url_of(hand))
         stranger = Hand(other, hand.clock)
         for name in ("zoe", "ann", "bob"):
             stranger.publish("b.x")
@@ -204,15 +213,15 @@ def test_numbers_and_names_stand_side_by_side_and_stay(hand: Hand) -> None:
 def test_a_range_that_is_not_all_there_is_refused(hand: Hand) -> None:
     hand.publish("a.x")
     hand.confirm(hand.one("a"))
-    with exporting(hand.store.url) as export:
+    with exporting(url_of(hand)) as export:
         with pytest.raises(LogBroken, match="ends at 5"):
             export.events(1, 6)
-        with psycopg.connect(hand.store.url) as connection:
+        with psycopg.connect(url_of(hand)) as connection:
             connection.execute('delete from events where "offset" = 4')
         with pytest.raises(LogBroken, match="1 … 5"):
             export.events(1, 5)
         assert export.events(1, 3).num_rows == 3
-        with psycopg.connect(hand.store.url) as connection:
+        with psycopg.connect(url_of(hand)) as connection:
             connection.execute("update log_head set oldest = 3")
         with pytest.raises(LogTrimmed):
             export.events(2, 3)
@@ -225,9 +234,9 @@ def test_payloads_are_exported_as_they_were_published(hand: Hand, monkeypatch: p
         id = hand.do(publish("a.x", body=body, meta=(("colour", "red"),), priority=9)).id
         if body == b"erased":
             hand.do(ErasePayload(id))
-    with psycopg.connect(hand.store.url) as connection:
+    with psycopg.connect(url_of(hand)) as connection:
         connection.execute("update payloads set body = 'd4maged' where body = 'damaged'")
-    with exporting(hand.store.url) as export:
+    with exporting(url_of(hand)) as export:
         portions = list(export.payloads(1, export.head().head))
     assert [batch.num_rows for batch in portions] == [2, 1, 1, 3]
     table = joined(portions, PAYLOADS)
@@ -238,9 +247,9 @@ def test_payloads_are_exported_as_they_were_published(hand: Hand, monkeypatch: p
 
 def test_a_connection_that_was_ended_is_made_anew(hand: Hand) -> None:
     hand.publish("a.x")
-    with exporting(hand.store.url) as export:
+    with exporting(url_of(hand)) as export:
         assert export.events(1, 2).num_rows == 2
-        with psycopg.connect(hand.store.url, autocommit=True) as connection:
+        with psycopg.connect(url_of(hand), autocommit=True) as connection:
             connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'waypost export'"
                 " and datname = current_database()"
@@ -257,7 +266,7 @@ def test_a_database_that_cannot_be_read_is_named_without_its_password() -> None:
 
 
 def test_a_task_is_a_brokers_only_while_its_lease_lasts(hand: Hand) -> None:
-    with exporting(hand.store.url) as export, psycopg.connect(hand.store.url, autocommit=True) as connection:
+    with exporting(url_of(hand)) as export, psycopg.connect(url_of(hand), autocommit=True) as connection:
         assert not export.is_owner(Task.REAPING, "b1")
         connection.execute("insert into owned values ('reaping', 'b1', now() + interval '1 hour')")
         assert export.is_owner(Task.REAPING, "b1")
