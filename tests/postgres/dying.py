@@ -16,6 +16,7 @@ import psycopg
 from tests.lake import rows
 from tests.lake.dying import DIED
 from waypost.lake import desk, sealing
+from waypost.lake.child import Unneeded
 from waypost.lake.owner import Lake
 from waypost.store import Task
 from waypost.stores.exporting import open_export
@@ -80,5 +81,9 @@ def each(url: str, folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    rows.events(1, 3)  # the first array makes pyarrow load more: once, here, and not in every fork
+    # What is loaded late is loaded once, here, and not in every fork.
+    sys.meta_path.insert(0, Unneeded())
+    import waypost.stores.postgres.export  # noqa: F401
+
+    rows.events(1, 3)
     print(json.dumps(each(sys.argv[1], Path(sys.argv[2]))))
