@@ -83,6 +83,13 @@ def feed(url: str, *work: Callable[[PostgresStore], None], **store: Any) -> None
             do(feeder)
 
 
+def forget(broker: PostgresLakeBroker, sealed: int) -> None:
+    """All that may be forgotten, once the broker has seen how far the lake goes."""
+    eventually(lambda: broker.keeper.sealed == sealed, "the lake's end")
+    while broker.await_(broker.serving.broker.ask(Reap())):
+        pass
+
+
 def whole(lake: Path) -> pa.Table:
     stands = reading.standing(Lake(lake))
     return pa.Table.from_batches(reading.events(Lake(lake), stands.oldest, stands.sealed or 0), EVENTS)
@@ -120,9 +127,7 @@ def test_one_broker_seals_and_every_broker_reads_without_a_seam(
     clock.move(40 * DAY)
     other.publish("/in/orders.late")
     for broker in (other, owner):
-        eventually(lambda broker=broker: broker.keeper.sealed == len(before), "the lake's end")
-        while broker.await_(broker.serving.broker.ask(Reap())):
-            pass
+        forget(broker, len(before))
     assert owner.store.bounds()[0] > 100
     for broker in (owner, other):
         assert broker.events("/log?from=1")[: len(before)] == before
@@ -281,6 +286,11 @@ def sealing_now(processes: list[Process]) -> list[Process]:
     return [one for one in processes if one.json("/v1/lake")["sealing"]["here"]]
 
 
+def until_it_goes_on(process: Process) -> None:
+    come = process.json("/v1/lake")["sealed"]
+    eventually(lambda: process.json("/v1/lake")["sealed"] > come, "sealing")
+
+
 @pytest.mark.timeout(200)
 def test_the_broker_that_seals_is_killed_again_and_again(database: str, lake: Path, exits: ExitStack) -> None:
     """SIGKILL in the middle of sealing, under load; each time another takes over when the lease has ended."""
@@ -309,8 +319,7 @@ def test_the_broker_that_seals_is_killed_again_and_again(database: str, lake: Pa
     try:
         for _ in range(2):
             (doomed,) = eventually(lambda: sealing_now(living), "a broker that seals")
-            come = doomed.json("/v1/lake")["sealed"]
-            eventually(lambda come=come: doomed.json("/v1/lake")["sealed"] > come, "sealing")  # noqa: B023
+            until_it_goes_on(doomed)
             living.remove(doomed)
             doomed.kill()
             living.append(start())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..client import Client
     from ..lake.owner import Lake
     from ..lake.verifying import Figures
-    from ..stores.sqlite.export import Export
+    from ..stores.exporting import Export
 
 Folder = Annotated[
     str | None,
@@ -137,7 +137,7 @@ def maintain(url: Url = None, json: Json = False) -> None:
 def _check_on(document: dict[str, Any]) -> None:
     if document["lake"] is None:
         raise CommandFailed(
-            "this broker has no lake; it needs a store on disk, pip install 'waypost[lake]', and not --lake off"
+            "this broker has no lake; it needs a store that lasts, pip install 'waypost[lake]', and not --lake off; on PostgreSQL --lake DIR"
         )
 
 
@@ -214,24 +214,31 @@ def _store_file(url: str) -> Path | None:
 def _log_of(lake: Lake, url: str | None) -> Export | None:
     """The store's own log, to compare with: the one that was named, else the one beside the lake or of the settings, if it is its."""
     from ..lake.owner import owner
-    from ..stores.sqlite.export import Export
-    from ..stores.sqlite.scan import File
+    from ..stores.exporting import open_export
+    from ..stores.urls import masked
 
-    path = _store_file(load()["store"].value if url is None else url)
-    if path is None or not path.exists():
+    source = _source_of(load()["store"].value if url is None else url)
+    if source is None:
         if url is not None:
             raise CommandFailed(f"there is no store at {url}")
         return None
-    file = File(path)
-    try:
-        (row,) = file.table("select id from head", 1).to_pylist()
-    finally:
-        file.close()
-    if row["id"] == owner(lake):
-        return Export(path)
+    export = open_export(source)
+    if export.id == owner(lake):
+        return export
+    export.close()
     if url is not None:
-        raise CommandFailed(f"{lake.folder} is not the lake of {path}")
+        raise CommandFailed(f"{lake.folder} is not the lake of {masked(source)}")
     return None
+
+
+def _source_of(url: str) -> str | None:
+    """What `open_export` reads; None: it is not there."""
+    from ..stores.exporting import is_server
+
+    path = _store_file(url)
+    if path is not None and path.exists():
+        return str(path)
+    return url if is_server(url) else None
 
 
 def _verified(lake: Lake, log: Export | None) -> tuple[Figures, list[str]]:

@@ -72,7 +72,7 @@ def keeping(store: Store, wanted: str, keep: str) -> tuple[Callable[[Broker], Ke
 
     source = store.export_source()
     if source is None:
-        return None, "lake: off, because this store has no file"
+        return None, "lake: off, because this store does not last"
     if missing_packages():
         return None, f"lake: off, because it needs: {EXTRA}"
     if wanted == LAKE_OFF:

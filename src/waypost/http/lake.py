@@ -25,7 +25,7 @@ from waypost.store import Store
 
 TABLES = ("messages", "deliveries")
 _FURTHEST = 10**18 - 1
-_EXTRA = "it needs a store on disk, and: pip install 'waypost[lake]'"
+_EXTRA = "it needs a store that lasts, and: pip install 'waypost[lake]'"
 
 
 class Lake(Protocol):
