@@ -65,6 +65,22 @@ class Task(StrEnum):
     JOBS = "jobs"
     REAPING = "reaping"
     PUSH = "push"
+    SEAL = "seal"  #: all that is written to the lake; only of those who were told where it is
+
+
+class Tenure(Protocol):
+    """A task that brokers share, as one of them sees it."""
+
+    #: by which other processes know whether the task is this broker's (`stores.exporting.is_owner`)
+    broker: str
+
+    def asked(self) -> int:
+        """Up to where others have asked for it, as of a second ago. Cheap."""
+        ...
+
+    def ask(self, upto: int) -> None:
+        """Whichever broker does it hears of it within a second. From any thread but the event loop's."""
+        ...
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -362,7 +378,7 @@ class Store(Protocol):
         ...
 
     def export_source(self) -> str | None:
-        """What another process opens to export the store's log and rows: the file's absolute path, for `stores.exporting`. None:
+        """What another process opens to export the store's log and rows: a file's absolute path or a URL, for `stores.exporting`, never for anybody's eyes. None:
         there is nothing to open, and no lake."""
         ...
 
@@ -378,6 +394,10 @@ class Store(Protocol):
     def owns(self, task: Task) -> bool:
         """Whether this broker is the one that does it now; always, where there is no other, or where it does no harm if several do.
         Cheap."""
+        ...
+
+    def tenure(self, task: Task) -> Tenure | None:
+        """None where no other broker can do it."""
         ...
 
     def close(self) -> None:

@@ -119,6 +119,7 @@ def test_an_append_is_synced_before_it_can_be_seen_and_before_it_returns(
         "sync data",
         "sync folder",
         "file synced",
+        "committing",
         "committed",
         "sync entry",
         "sync log folder",

@@ -333,7 +333,7 @@ def test_a_range_that_is_not_all_there_is_refused(path: Path) -> None:
 
 
 def test_payloads_are_exported_as_they_were_published(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waypost.stores.sqlite.payloads.BATCH_BYTES", 100)
+    monkeypatch.setattr("waypost.stores.columns.BATCH_BYTES", 100)
     large = b"large" * 20_000
     bodies = [b"", b"1" * 60, b"2" * 60, large, b"damaged", b"damaged too" * 10_000, b"erased", b"3"]
     with store_at(path) as hand:

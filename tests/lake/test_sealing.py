@@ -158,7 +158,7 @@ def test_a_body_that_was_erased_before_it_was_sealed_has_a_row_without_it(lake: 
 
 def test_a_sealer_that_dies_at_any_step_loses_and_doubles_nothing(quick: Path) -> None:
     points = dying("each", "seal", quick)
-    of_an_append = ["written", "file synced", "committed", "entry synced"]
+    of_an_append = ["written", "file synced", "committing", "committed", "entry synced"]
     of_a_range = [
         f"{table} {point}" for table in ("payloads", "payloads", "message_events") for point in of_an_append
     ]

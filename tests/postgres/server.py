@@ -168,6 +168,7 @@ SWEPT = [
     "deliveries",
     "fetches",
     "events",
+    "parties",
     "idempotency",
     "contents",
     "latest",

@@ -22,12 +22,12 @@ __all__ = ["database"]
 class Process:
     """`waypost serve`."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "waypost", "serve", "--port", "0", "--store", store],
+            [sys.executable, "-m", "waypost", "serve", "--port", "0", *options],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "WAYPOST_STORE": store},
         )
         assert self.process.stderr is not None
         line = ""
@@ -40,7 +40,7 @@ class Process:
     def ask(self, path: str, body: bytes | None = None, method: str | None = None) -> tuple[int, bytes]:
         request = urllib.request.Request(self.url + path, body, {"Content-Type": "text/plain"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as refused:
             with refused:
@@ -55,15 +55,18 @@ class Process:
         self.process.kill()
         self._close()
 
-    def stop(self) -> None:
+    def stop(self) -> str:
+        """What it has said."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self._close()
+        return self._close()
 
-    def _close(self) -> None:
-        self.process.wait(20)
+    def _close(self) -> str:
         assert self.process.stderr is not None
-        self.process.stderr.close()
+        if self.process.stderr.closed:
+            return ""
+        said = self.process.communicate(timeout=20)[1]
+        return said or ""
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ def status_lines(document: dict[str, Any]) -> list[tuple[str, Any]]:
         ("sealed up to", f"{document['sealed']:,}, {behind}"),
         ("head", f"{document['head']:,}"),
         ("last seal", _last_seal(sealing)),
+        ("sealed by", None if sealing.get("here", True) else "another broker"),
         ("process", "not needed yet" if process is None else str(process)),
         ("erasures that wait", f"{sealing['erasures']:,}" if sealing.get("erasures") else None),
         ("failures", f"{sealing['failures']:,}" if sealing.get("failures") else None),
@@ -136,7 +137,7 @@ def maintain(url: Url = None, json: Json = False) -> None:
 def _check_on(document: dict[str, Any]) -> None:
     if document["lake"] is None:
         raise CommandFailed(
-            "this broker has no lake; it needs a store on disk, pip install 'waypost[lake]', and not --lake off"
+            "this broker has no lake; it needs a store that lasts, pip install 'waypost[lake]', and not --lake off; on PostgreSQL --lake DIR"
         )
 
 
@@ -216,19 +217,30 @@ def _log_of(lake: Lake, url: str | None) -> Export | None:
     """The store's own log, to compare with: the one that was named, else the one beside the lake or of the settings, if it is its."""
     from ..lake.owner import owner
     from ..stores.exporting import open_export
+    from ..stores.urls import masked
 
-    path = _store_file(load()["store"].value if url is None else url)
-    if path is None or not path.exists():
+    source = _source_of(load()["store"].value if url is None else url)
+    if source is None:
         if url is not None:
             raise CommandFailed(f"there is no store at {url}")
         return None
-    export = open_export(str(path))
+    export = open_export(source)
     if export.id == owner(lake):
         return export
     export.close()
     if url is not None:
-        raise CommandFailed(f"{lake.folder} is not the lake of {path}")
+        raise CommandFailed(f"{lake.folder} is not the lake of {masked(source)}")
     return None
+
+
+def _source_of(url: str) -> str | None:
+    """What `open_export` reads; None: it is not there."""
+    from ..stores.exporting import is_server
+
+    path = _store_file(url)
+    if path is not None and path.exists():
+        return str(path)
+    return url if is_server(url) else None
 
 
 def _verified(lake: Lake, log: Export | None) -> tuple[Figures, list[str]]:

@@ -79,14 +79,19 @@ def keeping(store: Store, wanted: str, keep: str) -> tuple[Callable[[Broker], Ke
     from ..instants import parse_span
     from ..lake.keeper import EXTRA, Keeper, missing_packages
     from ..lake.owner import Lake, check_owner
+    from ..stores.exporting import is_server
 
     source = store.export_source()
     if source is None:
-        return None, "lake: off, because this store has no file"
+        return None, "lake: off, because this store does not last"
     if missing_packages():
         return None, f"lake: off, because it needs: {EXTRA}"
     if wanted == LAKE_OFF:
         return partial(Keeper, folder=None), "lake: off, as told"
+    if wanted == LAKE_BESIDE and is_server(source):
+        return partial(
+            Keeper, folder=None
+        ), "lake: off; a folder that all brokers share turns it on: --lake DIR"
     folder = Path(source).parent / "lake" if wanted == LAKE_BESIDE else Path(wanted).expanduser()
     folder = Path(os.path.abspath(folder))
     store.use_lake(True)

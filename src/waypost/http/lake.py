@@ -25,7 +25,7 @@ from waypost.store import Feature, Store
 
 TABLES = ("messages", "deliveries")
 _FURTHEST = 10**18 - 1
-_EXTRA = "it needs a store on disk, and: pip install 'waypost[lake]'"
+_EXTRA = "it needs a store that lasts, and: pip install 'waypost[lake]'"
 
 
 class Lake(Protocol):
@@ -58,7 +58,7 @@ class Lake(Protocol):
     async def reach(self) -> int:
         """The first offset that can be read. Raises LakeUnavailable when only the lake could tell."""
 
-    def status(self) -> dict[str, Any]: ...
+    async def status(self) -> dict[str, Any]: ...
 
     async def seal(self) -> int: ...
 
@@ -128,11 +128,11 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
     async def show(request: Request) -> None:
         check_query(request.head)
         if lake is None:
-            answer_json(request, 200, no_lake_json(store))
+            answer_json(request, 200, await broker.look(no_lake_json, store))
             return
         with suppress(LakeUnavailable):  # its status says so
             await lake.reach()
-        answer_json(request, 200, lake.status())
+        answer_json(request, 200, await lake.status())
 
     async def seal(request: Request) -> None:
         check_query(request.head)
@@ -149,7 +149,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
         if name not in TABLES:
             raise TableNotFound(name[:60])
         reader = exporting(lake)
-        newest = store.bounds()[1]
+        newest = (await broker.look(store.bounds))[1]
         lo = check_start(whole(head.query.get("from", "1"), "from", 0, _FURTHEST), newest)
         hi = check_until(whole(head.query.get("until", str(newest)), "until", 0, _FURTHEST), newest)
         headers = [("Waypost-Head", str(newest))]

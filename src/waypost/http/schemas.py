@@ -460,6 +460,7 @@ SCHEMAS: dict[str, Schema] = {
                     {"type": "null"},
                     record(
                         {
+                            "here": FLAG,
                             "running": FLAG,
                             "process": MAYBE_COUNT,
                             "events": COUNT,

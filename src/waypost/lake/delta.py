@@ -71,8 +71,13 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Batches = Iterable[pa.RecordBatch]
-#: called between every two durable steps, with the step's name: where tests let a process die
+#: called between every two durable steps, with the step's name: where tests let a process die, and where one stops, by raising at
+#: COMMITTING or TIDYING, that may not write any more
 Reached = Callable[[str], None]
+#: the next step is seen by all
+COMMITTING = "committing"
+#: files are about to go
+TIDYING = "tidying"
 
 
 def nothing(point: str) -> None:
@@ -265,6 +270,7 @@ def _commit(
 ) -> None:
     before = table.version()
     try:
+        reached(COMMITTING)
         table.create_write_transaction(
             [*removed, *(file.action for file in added)],
             "append",

@@ -1,6 +1,7 @@
 """The desk: what the child was asked, done in its turn.
 
     seal, erase, maintain, open ──▶ one thread, one after the other: these write
+    look                        ──▶ the same thread: where another broker writes, how far it has come
     events, tables              ──▶ two threads; each read makes as many pieces as its reader has asked for, then waits
 
 What is sealed is read from the lake, the rest from the store's file. A range that is asked for whole is checked for its number of rows by
@@ -26,7 +27,8 @@ import pyarrow.compute as pc
 from ..arrow import EVENTS, LIVE
 from ..errors import LakeUnusable, LogTrimmed, Refused
 from ..message import parse_id
-from ..stores.exporting import open_export
+from ..store import Task
+from ..stores.exporting import is_owner, open_export
 from . import delta, maintaining, reading, sealing
 from .forms import JSON_COLUMNS, ArrowStream, Choice, check_columns, json_lines, projected
 from .frames import PIECE_BYTES, Ask, Tell, What
@@ -74,6 +76,7 @@ class Desk:
             "erase": lambda id, sequences: self._opened.erase(sequences),
             "maintain": lambda id: self._opened.maintain(),
             "tidy": lambda id: self._opened.tidy(),
+            "look": lambda id: self._opened.look(),
         }
         self._looks: dict[str, Callable[..., Figures]] = {
             "offset_at": lambda id, at: self._opened.offset_at(at),
@@ -115,10 +118,18 @@ class Desk:
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
-    def _open(self, id: int, lake: str, store: str, keep_us: int | None) -> Figures:
-        if self._lake is None:
+    def _open(
+        self, id: int, lake: str, store: str, keep_us: int | None, writes: bool, broker: str | None
+    ) -> Figures:
+        """`broker`: the one of this process, where it can lose the right to write to another."""
+        if self._lake is None or self._lake.writes != writes:
+            fence = delta.nothing if broker is None else Fence(self._exports, broker)
             with self._exports.one() as export:
-                self._lake = OpenLake.open(Lake(Path(lake)), store, keep_us, export)
+                if writes:
+                    opened = OpenLake.open(Lake(Path(lake)), store, keep_us, export, fence, broker is None)
+                else:
+                    opened = OpenLake.open_to_read(Lake(Path(lake)), store, export)
+            self._lake = opened
         return {**self._lake.figures(), "mended": self._lake.mended}
 
     def _seal(self, id: int, upto: int) -> Figures:
@@ -254,14 +265,30 @@ def with_bodies(lake: Lake, events: pa.Table) -> Iterator[tuple[pa.Table, dict[i
     yield events.slice(start), {}
 
 
-class OpenLake:
-    """The lake while this process has its lock."""
+class Fence:
+    """Stops who is about to write after the lake became another broker's to write. One that hangs between this and its commit finds
+    the other's there: Delta refuses it."""
 
-    #: the lock, for as long as this process lives
+    def __init__(self, exports: Exports, broker: str) -> None:
+        self._exports, self._broker = exports, broker
+
+    def __call__(self, point: str) -> None:
+        if point.endswith((delta.COMMITTING, delta.TIDYING)):
+            with self._exports.one() as export:
+                if not is_owner(export, Task.SEAL, self._broker):
+                    raise LakeUnusable("another broker writes to the lake now")
+
+
+class OpenLake:
+    """The lake while it is this process's to write; or, opened to read, another broker's."""
+
+    #: the lock, for as long as this process lives; where there is one
     _held: ExitStack
 
-    def __init__(self, lake: Lake, keep_us: int | None) -> None:
-        self.lake, self._keep_us = lake, keep_us
+    def __init__(
+        self, lake: Lake, keep_us: int | None, fence: delta.Reached = delta.nothing, *, writes: bool = True
+    ) -> None:
+        self.lake, self._keep_us, self._fence, self.writes = lake, keep_us, fence, writes
         self.oldest, self.sealed = self._stand()
         #: what was found torn and taken back, a line each
         self.mended: list[str] = []
@@ -270,15 +297,19 @@ class OpenLake:
         self._look()
 
     @classmethod
-    def open(cls, lake: Lake, store: str, keep_us: int | None, export: Export) -> OpenLake:
-        """Ours, mended, and no further than the store. The lock of a child that is ending is waited for."""
+    def open(
+        cls, lake: Lake, store: str, keep_us: int | None, export: Export, fence: delta.Reached, lock: bool
+    ) -> OpenLake:
+        """Ours, mended, and no further than the store. `lock`: that of a child that is ending is waited for."""
         head = export.head()
         check_owner(lake, store, head.sealed)
         with ExitStack() as held:
-            held.enter_context(writing(lake, SEALER, wait=True))
+            if lock:
+                held.enter_context(writing(lake, SEALER, wait=True))
+            fence(delta.COMMITTING)
             claim(lake, store, head.sealed)
             mended = sealing.prepare(lake, head.oldest)
-            opened = cls(lake, keep_us)
+            opened = cls(lake, keep_us, fence)
             opened.mended = mended
             if head.sealed and head.oldest > 1 and not opened.sealed:
                 raise LakeUnusable(
@@ -288,6 +319,18 @@ class OpenLake:
             opened._check_its_end(export)
             opened._held = held.pop_all()
         return opened
+
+    @classmethod
+    def open_to_read(cls, lake: Lake, store: str, export: Export) -> OpenLake:
+        """As another broker has left it so far. Changes nothing."""
+        check_owner(lake, store, export.head().sealed)
+        opened = cls(lake, None, writes=False)
+        opened._check_its_end(export)
+        return opened
+
+    def look(self) -> Figures:
+        self.oldest, self.sealed = self._stand()
+        return self.figures()
 
     def _check_its_end(self, export: Export) -> None:
         """The last sealed event is the same in the store: if not, an older copy of the store goes on where the lake went on otherwise."""
@@ -332,11 +375,11 @@ class OpenLake:
     def seal(self, export: Export, upto: int, progress: Callable[[int], None]) -> None:
         if self.oldest is None:
             self.oldest = export.head().oldest
-        self.sealed = sealing.seal_upto(export, self.lake, upto, progress=progress).upto
+        self.sealed = sealing.seal_upto(export, self.lake, upto, progress=progress, reached=self._fence).upto
 
     def erase(self, sequences: Sequence[int]) -> Figures:
         """`erased`: those that are done; the others are not sealed yet, and will be without their bodies."""
-        erased = maintaining.erase(self.lake, sequences)
+        erased = maintaining.erase(self.lake, sequences, reached=self._fence)
         self._look()
         return {**self.figures(), "erased": erased}
 
@@ -344,14 +387,14 @@ class OpenLake:
         older_than = None
         if self._keep_us is not None:
             older_than = datetime.now(UTC) - timedelta(microseconds=self._keep_us)
-        maintained = maintaining.maintain(self.lake, older_than=older_than)
+        maintained = maintaining.maintain(self.lake, older_than=older_than, reached=self._fence)
         self._stamp.touch()
         self.oldest, self.sealed = self._stand()
         self._look()
         return {**self.figures(), "maintained": asdict(maintained)}
 
     def tidy(self) -> Figures:
-        maintaining.tidy(self.lake.payloads)
+        maintaining.tidy(self.lake.payloads, reached=self._fence)
         self._look()
         return self.figures()
 

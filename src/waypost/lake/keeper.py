@@ -7,6 +7,9 @@
                                         │
                         the child (child.py), started when it is first needed
 
+Where brokers share a store, one of them at a time writes to the lake, the one whose task `Task.SEAL` is; the keepers of the others open it
+to read, follow how far it has come, and pass on what they are asked.
+
 All work on the lake's files and all Arrow is the child's. When it fails, or is killed, the broker goes on: the failure is
 shown (status, metrics, health), what is not sealed stays in the store, and it is tried again after a while. A child that is asked twice
 does it once: the tables themselves say how far they go.
@@ -23,7 +26,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -31,7 +34,7 @@ from ..broker import Broker
 from ..commands import Erased, Seal
 from ..errors import Busy, LakeUnavailable, LogTrimmed, Refused, RequestInvalid
 from ..instants import instant_text
-from ..store import Store
+from ..store import Store, Task
 from .frames import Tell
 from .owner import Lake
 from .process import WINDOW_PIECES, Call, ChildFailed, ChildGone, Process
@@ -48,6 +51,8 @@ TURN_SECONDS = 20.0
 REACH_SECONDS = 5.0
 #: between two looks for removed files that may go from the disk
 TIDY_SECONDS = 600.0
+#: a seal that another broker was asked for, and that makes no progress, is waited for so long
+FORWARDED_SECONDS = 60.0
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
 
@@ -81,6 +86,22 @@ def wait_after(failures: int) -> float:
     return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(failures - 2, 10))
 
 
+class Standing(NamedTuple):
+    """What the store says."""
+
+    #: the log's first and last offsets
+    oldest: int
+    head: int
+    #: 0: nothing yet
+    sealed: int
+    #: sequences
+    erasures: list[int]
+
+    @classmethod
+    def of(cls, store: Store) -> Standing:
+        return cls(*store.bounds(), store.sealed() or 0, store.erasures())
+
+
 class Keeper:
     """`folder` None: no lake; the child is there for Arrow alone."""
 
@@ -95,10 +116,16 @@ class Keeper:
         self._store: Store = broker.store
         # Until the lake was seen, nothing is forgotten: it may be an older copy.
         self._store.use_lake(folder is not None, 0)
+        #: of a store that is a server's: when it was last looked at
+        self._stood = Standing.of(self._store)
+        #: None: no other broker can write to the lake
+        self._tenure = self._store.tenure(Task.SEAL)
         self._loop = asyncio.get_running_loop()
         self._process: Process | None = None
         #: the process that has the lake open
         self._opened_by: Process | None = None
+        #: and whether that was to write
+        self._opened_to_write = False
         self._starting, self._opening = asyncio.Lock(), asyncio.Lock()
         self._reads = asyncio.Semaphore(MOST_READS)
         self._tending: asyncio.Task[None] | None = None
@@ -142,21 +169,35 @@ class Keeper:
     # ── what it knows ───────────────────────────────────────────────────────────────────────
 
     @property
+    def _standing(self) -> Standing:
+        return self._stood if self._store.shared else Standing.of(self._store)
+
+    async def _look(self) -> Standing:
+        """The same, as it is now."""
+        self._stood = await self._broker.look(Standing.of, self._store)
+        return self._stood
+
+    @property
+    def mine(self) -> bool:
+        """Whether it is this broker that writes to the lake."""
+        return self._store.owns(Task.SEAL)
+
+    @property
     def sealed(self) -> int:
         """As far as both say: a lake that was put back from a copy has less than the store believes."""
-        told = self._store.sealed() or 0
+        told = self._standing.sealed
         return told if self._lake_sealed is None else min(told, self._lake_sealed)
 
     @property
     def lag(self) -> int:
         """Events that are not in the lake yet."""
-        oldest, head = self._store.bounds()
+        oldest, head, *_ = self._standing
         return 0 if self.folder is None else max(0, head - max(self.sealed, oldest - 1))
 
     @property
     def oldest(self) -> int:
         """The first offset that can be read, as far as is known without asking the child."""
-        oldest = self._store.bounds()[0]
+        oldest = self._standing.oldest
         return oldest if self._lake_oldest is None else min(oldest, self._lake_oldest)
 
     @property
@@ -165,13 +206,14 @@ class Keeper:
 
     async def reach(self) -> int:
         """The first offset that can be read. Raises LakeUnavailable when only the lake could tell."""
-        if self._store.bounds()[0] > 1 and self._store.sealed() and self._lake_sealed is None:
+        standing = await self._look()
+        if standing.oldest > 1 and standing.sealed and self._lake_sealed is None:
             await self._with_open_lake()
         return self.oldest
 
-    def status(self) -> dict[str, Any]:
-        oldest, head = self._store.bounds()
-        last = self._store.events(head, head) if oldest <= head else []
+    async def status(self) -> dict[str, Any]:
+        oldest, head, *_ = await self._look()
+        last = await self._broker.look(self._store.events, head, head) if oldest <= head else []
         return {
             "lake": None if self.folder is None else str(self.folder),
             "store": self._store.id(),
@@ -181,13 +223,14 @@ class Keeper:
             "at": instant_text(last[0].at) if last else None,
             "lag": self.lag,
             "sealing": {
+                "here": self.mine,
                 "running": self.sealing,
                 "process": self.pid,
                 "events": self.sealed_events,
                 "seconds": round(self.seal_seconds, 3),
                 "last": None if self._sealed_at is None else instant_text(self._sealed_at),
                 "failures": self.failures,
-                "erasures": len(self._store.erasures()),
+                "erasures": len(self._standing.erasures),
             },
             "failure": self.failure,
         }
@@ -196,13 +239,29 @@ class Keeper:
 
     async def seal(self) -> int:
         """When all that is committed now is in the lake: how far it goes."""
-        head = self._store.bounds()[1]
+        head = (await self._look()).head
         asked: asyncio.Future[int] = self._loop.create_future()
         self._asked.append((head, asked))
         self._hurry()
+        if self._tenure is not None and not self.mine:
+            await self._broker.look(self._tenure.ask, head)
+            await self._progress(asked)
         return await asked
 
+    async def _progress(self, asked: asyncio.Future[int]) -> None:
+        """While another broker seals."""
+        while not asked.done():
+            before = self.sealed
+            await asyncio.wait([asked], timeout=FORWARDED_SECONDS)
+            if not asked.done() and self.sealed == before:
+                asked.cancel()
+                raise LakeUnavailable(f"another broker seals, and has come to {before} so far")
+
     async def maintain(self) -> dict[str, Any]:
+        if not self.mine:
+            raise LakeUnavailable(
+                "another broker looks after the lake", "ask that one; it does so daily by itself"
+            )
         asked: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._maintenance_asked.append(asked)
         self._hurry()
@@ -250,7 +309,7 @@ class Keeper:
             "topic": topic,
             "payload": payload,
             "limit": limit,
-            "erased": self._store.erasures() if payload else [],
+            "erased": (await self._look()).erasures if payload else [],
         }
         only_lake = form == "json"
         async with aclosing(self._read("events", lo, given, only_lake)) as pieces:
@@ -289,12 +348,15 @@ class Keeper:
 
     async def _for_reading(self, lo: int | None, only_lake: bool) -> tuple[Process, bool]:
         """The child, and whether it may read in the lake: what the store still has does not need one that is in order."""
-        if lo is None or self.folder is None or lo > self.sealed:
+        if lo is None or self.folder is None:
+            return await self._with_process(), False
+        standing = await self._look()
+        if lo > standing.sealed:
             return await self._with_process(), False
         try:
             return await self._with_open_lake(), True
         except LakeUnavailable:
-            if only_lake or lo < self._store.bounds()[0]:
+            if only_lake or lo < standing.oldest:
                 raise
             return await self._with_process(), False
 
@@ -340,13 +402,19 @@ class Keeper:
             return self._process
 
     async def _with_lake(self) -> Process:
-        """With the lake open: its damage mended, its lock held, and known how far it goes."""
+        """With the lake open: its damage mended, its lock held, and known how far it goes; or to read, where another broker writes."""
         process = await self._with_process()
         async with self._opening:
-            if self._opened_by is not process:
+            writes = self.mine
+            if self._opened_by is not process or self._opened_to_write != writes:
                 self._check_hold()
                 call = process.ask(
-                    "open", lake=str(self.folder), store=self._store.id(), keep_us=self._keep_us
+                    "open",
+                    lake=str(self.folder),
+                    store=await self._broker.look(self._store.id),
+                    keep_us=self._keep_us,
+                    writes=writes,
+                    broker=None if self._tenure is None else self._tenure.broker,
                 )
                 async for _ in self._judged(call):
                     pass
@@ -354,8 +422,14 @@ class Keeper:
                 for line in call.result["mended"]:
                     log.warning("lake: %s", line)
                 self._learn(call.result)
-                self._opened_by = process
+                self._opened_by, self._opened_to_write = process, writes
                 self._went_well()
+            elif not writes and (self._lake_sealed or 0) < self._stood.sealed:
+                call = process.ask("look")
+                async for _ in self._judged(call):
+                    pass
+                assert call.result is not None
+                self._learn(call.result)
             return process
 
     async def _with_open_lake(self) -> Process:
@@ -370,6 +444,8 @@ class Keeper:
         """What the child says of the lake."""
         self._lake_oldest, self._lake_sealed = figures["oldest"], figures["sealed"]
         self._store.use_lake(True, self._lake_sealed)
+        if not self.mine:
+            return
         # Its moments are those of files; here the loop's clock counts.
         ahead = self._loop.time() - time.time()
         self._maintain_at = figures["maintained_at"] + self._pace.maintain_seconds + ahead
@@ -431,8 +507,13 @@ class Keeper:
                 future.set_exception(refused)
 
     async def _do_what_is_due(self) -> None:
+        if self._store.shared:
+            await self._look()
         if self._is_time(self._hold_until) and self._is_closed_lake():
             await self._with_lake()  # so that damage is mended at once, and known
+        if not self.mine:
+            self._tell_who_asked()
+            return
         await self._tell_store()
         if self._is_seal_due():
             await self._seal()
@@ -450,9 +531,10 @@ class Keeper:
         return at is not None and self._loop.time() >= at
 
     def _is_closed_lake(self) -> bool:
-        """There is one, and no process has it open."""
+        """There is one, and no process has it open, or not as it should have."""
         if self._opened_by is not None and not self._opened_by.gone:
-            return False
+            behind = (self._lake_sealed or 0) < self._stood.sealed
+            return self._opened_to_write != self.mine or (not self.mine and behind)
         return self.folder is not None and Lake(self.folder).label.exists()
 
     def _is_seal_due(self) -> bool:
@@ -464,6 +546,8 @@ class Keeper:
         self._tell_who_asked()
         if self._asked:
             return True
+        if self._tenure is not None and self._tenure.asked() > self.sealed and unsealed:
+            return self._is_time(self._hold_until)
         waited = 0.0 if self._unsealed_since is None else now - self._unsealed_since
         return self._is_time(self._hold_until) and is_seal_due(self._pace, unsealed, waited)
 
@@ -471,7 +555,7 @@ class Keeper:
         self.sealing = True
         try:
             process = await self._with_lake()
-            call = process.ask("seal", upto=self._store.bounds()[1])
+            call = process.ask("seal", upto=(await self._look()).head)
             began = self._loop.time()
             async for tell, _ in self._judged(call):
                 await self._sealed(tell.figures)
@@ -494,8 +578,9 @@ class Keeper:
 
     async def _tell_store(self) -> None:
         """Also of what was sealed for a broker that died before it knew."""
-        if (self._lake_sealed or 0) > (self._store.sealed() or 0):
+        if (self._lake_sealed or 0) > self._standing.sealed:
             await self._broker.ask(Seal(self._lake_sealed or 0))
+            await self._look()
 
     def _tell_who_asked(self) -> None:
         sealed = self.sealed
@@ -507,7 +592,7 @@ class Keeper:
     def _erasures(self) -> list[int]:
         """Those that the lake has; what is not sealed yet will be without its body."""
         sealed = self.sealed
-        return [sequence for sequence in self._store.erasures() if sequence <= sealed]
+        return [sequence for sequence in self._standing.erasures if sequence <= sealed]
 
     def _are_erasures_due(self) -> bool:
         if not self._erasures():

@@ -61,7 +61,7 @@ def maintain(
         while joined := compact(path, column, upto=sealed, reached=reached):
             compacted, into = compacted + joined, into + 1
             between()
-    gone = [name for path in (lake.events, lake.payloads) for name in tidy(path)]
+    gone = [name for path in (lake.events, lake.payloads) for name in tidy(path, reached=reached)]
     return Maintained(forgotten, compacted, into, len(gone))
 
 
@@ -72,8 +72,9 @@ def maintain_kept(path: Path) -> Maintained:
     return Maintained(compacted=compacted, vacuumed=len(tidy(path)))
 
 
-def tidy(path: Path) -> list[str]:
+def tidy(path: Path, *, reached: Reached = nothing) -> list[str]:
     """A synced checkpoint, then what it makes needless goes; the files that went from the disk."""
+    reached(f"{path.name} {delta.TIDYING}")
     table = delta.open_table(path)
     delta.checkpoint(table, path)
     with delta.plainly(path):

@@ -2,7 +2,8 @@
 
     lake/
       lake.json           {"format": 1, "store": id}: written by the first sealer, before its first commit
-      .sealer.lock        held by the one process that writes message_events and payloads
+      .sealer.lock        held by the one process that writes message_events and payloads; not where brokers share a store, which
+                          itself says whose turn it is, also to other machines
       .pipeline.lock      held by the one process that writes the other tables
       message_events/  payloads/  messages/  deliveries/ …
 

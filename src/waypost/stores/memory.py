@@ -38,6 +38,7 @@ from ..store import (
     SpectatorInfo,
     Stats,
     Task,
+    Tenure,
     Undecided,
 )
 from ..topics import any_topic_matches
@@ -594,6 +595,9 @@ class MemoryStore:
 
     def owns(self, task: Task) -> bool:
         return True
+
+    def tenure(self, task: Task) -> Tenure | None:
+        return None
 
     def close(self) -> None:
         """Nothing to close."""

@@ -63,6 +63,7 @@ from ...store import (
     SpectatorInfo,
     Stats,
     Task,
+    Tenure,
     Undecided,
 )
 from ..disk import BALLAST_BYTES, MARK_BYTES, Disk
@@ -446,6 +447,9 @@ class FolderStore:
     def owns(self, task: Task) -> bool:
         """Whoever has the log's lock does it; the next one finds nothing left."""
         return True
+
+    def tenure(self, task: Task) -> Tenure | None:
+        return None
 
     def _glance(self) -> None:
         """As look, for a read: in no time, or not at all."""

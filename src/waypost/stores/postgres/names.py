@@ -32,6 +32,8 @@ class Names:
         self.places: dict[int, Destination] = {}
         self.named: dict[Kind, dict[str, Destination]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
         self._subscribers: TopicIndex[Destination] | None = None
+        #: consumers that are known to have a number; what is rolled back forgets all names
+        self.parties: set[str] = set()
         db.execute(
             "select number, kind, name, policy, created_at, deleted_at, topics, start from destinations"
             " order by number"

@@ -54,6 +54,7 @@ from ...store import (
     SpectatorInfo,
     Stats,
     Task,
+    Tenure,
     Undecided,
 )
 from ..rules import Rules
@@ -63,7 +64,7 @@ from .group import GroupRows, Head, Keeping
 from .names import Db, Names
 from .reading import Reader
 from .reaping import reap
-from .watching import NEXT_DUE, Watch
+from .watching import NEXT_DUE, SharedTask, Watch
 from .writing import NamesChanged, Written, is_dirty, write
 
 log = logging.getLogger("waypost")
@@ -330,6 +331,7 @@ class PostgresStore:
 
     def use_lake(self, on: bool, holds: int | None = None) -> None:
         self._keeping = Keeping(self._keeping.log_keep_us, on, holds)
+        self._watch.keeps_lake = on
 
     def sealed(self) -> int | None:
         return self._reader.sealed() if self._keeping.lake else None
@@ -338,7 +340,7 @@ class PostgresStore:
         return self._reader.erasures()
 
     def export_source(self) -> str | None:
-        return None
+        return self.url
 
     def listen(self, heard: Callable[[Heard], None]) -> None:
         self._watch.listen(heard)
@@ -348,6 +350,9 @@ class PostgresStore:
 
     def owns(self, task: Task) -> bool:
         return self._watch.owns(task)
+
+    def tenure(self, task: Task) -> Tenure:
+        return SharedTask(self._watch, task)
 
     def close(self) -> None:
         if self._closed:

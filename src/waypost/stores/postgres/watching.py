@@ -17,6 +17,7 @@ from collections.abc import Callable
 import psycopg
 
 from ...destinations import Kind
+from ...errors import StoreUnavailable
 from ...store import Applied, Heard, Task
 from .connecting import Conn, connect, one_line
 from .names import Db
@@ -34,7 +35,10 @@ _CLAIM = (
     "insert into owned (task, broker, until)"
     " select task, %s, now() + %s * interval '1 second' from unnest(%s::text[]) as u (task)"
     " on conflict (task) do update set broker = excluded.broker, until = excluded.until"
-    " where owned.broker = excluded.broker or owned.until < now() returning task"
+    " where owned.broker = excluded.broker or owned.until < now() returning task, asked"
+)
+_OTHERS_LAKE = (
+    "select 1 from owned where task = 'seal' and broker <> %s and until > now() - interval '1 hour'"
 )
 NEXT_DUE = (
     "select (select due_at from deliveries where due_at is not null order by due_at limit 1),"
@@ -47,13 +51,16 @@ NEXT_DUE = (
 
 class Watch:
     def __init__(self, url: str, broker: str, clock: Callable[[], int]) -> None:
-        self._url, self._broker, self._clock = url, broker, clock
+        self._url, self.broker, self._clock = url, broker, clock
         self._changed = threading.Condition()
         self._awaited = self._stopped = False
         #: the last turn and version that were told, or were this broker's own
         self._turn = self._version = 0
         #: by time.monotonic()
         self._owned_until: dict[str, float] = {}
+        self._asked: dict[str, int] = {}
+        #: whether this broker was told where the lake is
+        self.keeps_lake = False
         self._heard: Callable[[Heard], None] | None = None
         self._thread: threading.Thread | None = None
         self._connection: Conn | None = None
@@ -70,6 +77,14 @@ class Watch:
 
     def owns(self, task: Task) -> bool:
         return self._thread is None or time.monotonic() < self._owned_until.get(task, 0.0)
+
+    def asked(self, task: Task) -> int:
+        return self._asked.get(task, 0)
+
+    def ask(self, task: Task, upto: int) -> None:
+        """Raises psycopg.Error."""
+        with connect(self._url, autocommit=True, name="waypost watch") as connection:
+            connection.execute("update owned set asked = greatest(asked, %s) where task = %s", (upto, task))
 
     def own(self, turn: int, version: int) -> None:
         """A group of this broker; when others came in between, the next look tells of it with theirs."""
@@ -116,9 +131,11 @@ class Watch:
     def _claim(self, db: Db) -> None:
         began = time.monotonic()
         before = bool(self._owned_until)
-        db.execute(_CLAIM, (self._broker, LEASE_SECONDS, [str(task) for task in Task]))
+        db.execute(_CLAIM, (self.broker, LEASE_SECONDS, self._tasks(db)))
         until = began + LEASE_SECONDS - MARGIN_SECONDS
-        self._owned_until = {task: until for (task,) in db.fetchall()}
+        claimed = db.fetchall()
+        self._owned_until = {task: until for task, _ in claimed}
+        self._asked = dict(claimed)
         if not self._owned_until and not before:
             return
         now = self._clock()
@@ -135,6 +152,16 @@ class Watch:
         logged = 1 if not before else None
         renamed = changed or bool(self._owned_until) != before
         self._tell(Heard(Applied([], {}, due_at, working, {}, logged), True, renamed))
+
+    def _tasks(self, db: Db) -> list[str]:
+        """Those that this broker may do. What belongs into a lake is not reaped by one that does not know where it is."""
+        tasks = [str(task) for task in Task]
+        if not self.keeps_lake:
+            tasks.remove(Task.SEAL)
+            db.execute(_OTHERS_LAKE, (self.broker,))
+            if db.fetchone() is not None:
+                tasks.remove(Task.REAPING)
+        return tasks
 
     def _look(self, db: Db) -> None:
         db.execute("select turn, version from log_head")
@@ -163,7 +190,7 @@ class Watch:
         """Another broker need not wait for the leases to end."""
         try:
             if self._connection is not None:
-                self._connection.execute("delete from owned where broker = %s", (self._broker,))
+                self._connection.execute("update owned set until = now() where broker = %s", (self.broker,))
         except psycopg.Error:
             log.debug("store: the leases end by themselves")
         self._disconnect()
@@ -172,3 +199,20 @@ class Watch:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class SharedTask:
+    """A task that any of the brokers may do."""
+
+    def __init__(self, watch: Watch, task: Task) -> None:
+        self._watch, self._task = watch, task
+        self.broker = watch.broker
+
+    def asked(self) -> int:
+        return self._watch.asked(self._task)
+
+    def ask(self, upto: int) -> None:
+        try:
+            self._watch.ask(self._task, upto)
+        except psycopg.Error as error:
+            raise StoreUnavailable(one_line(error)) from error

@@ -117,7 +117,7 @@ def _last_lock(rows: GroupRows) -> tuple[Written, bool]:
     undecided += sum(rows.message_row(m)[2] - was[2] for m, was in rows.message_was.items())
     rows.db.execute(
         "update log_head set next = next + %s, at = greatest(at, %s), turn = turn + 1, version = version + %s,"
-        " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = coalesce(%s, sealed)"
+        " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = greatest(sealed, %s)"
         " where version = %s returning next, at, turn, snapshot_at, snapshot_next",
         (
             len(rows.events),
@@ -311,6 +311,20 @@ def _events(db: Db, rows: GroupRows, written: Written) -> None:
             for event, place in rows.events
         ],
     )
+    _parties(db, rows)
+
+
+def _parties(db: Db, rows: GroupRows) -> None:
+    """A number for everybody who is in an event for the first time; behind the last lock, so each number is given once."""
+    named = {event.consumer for event, _ in rows.events if event.consumer is not None}
+    if new := sorted(named - rows.names.parties):
+        db.execute(
+            "insert into parties (number, name)"
+            " select (select coalesce(max(number), 0) from parties) + row_number() over (), name"
+            " from unnest(%s::text[]) as u (name) where not exists (select 1 from parties p where p.name = u.name)",
+            (new,),
+        )
+        rows.names.parties.update(new)
 
 
 def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:

@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 from ...arrow import EVENTS
 from ...delivery import F, L, Q, U, X
 from ...errors import LogBroken
-from .columns import (
+from ..columns import (
     Ints,
-    Routes,
     Spread,
     arrow,
     chosen_strings,
@@ -32,8 +31,8 @@ from .columns import (
     known_of,
     numbers,
     state_letters,
-    topic_lists,
 )
+from .routes import Routes, topic_lists
 from .scan import File, Names, Rows
 
 #: `messages.route` as two columns: the one queue, 0 where there is no route, -1 where the text has it

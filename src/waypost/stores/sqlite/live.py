@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from ...arrow import DELIVERIES, MESSAGES
 from ...delivery import L, Q, State, U, X, message_state
-from .columns import Ints, Routes, arrow, hashes, known_of, message_ids, numbers, state_letters, topic_lists
+from ..columns import Ints, arrow, hashes, known_of, message_ids, numbers, state_letters
 from .events import ROUTE
+from .routes import Routes, topic_lists
 from .scan import File, Names
 
 #: of `messages`, those that are columns of MESSAGES as they are

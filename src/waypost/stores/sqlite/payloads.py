@@ -8,23 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ...arrow import PAYLOADS
+from ..columns import arrow, batches, fitting, hashes, message_ids
 from .bodies import folder_of
-from .columns import Ints, arrow, bounds_of, bytes_of, hashes, known_of, message_ids
 from .scan import File, Rows
 
-#: of bodies in one batch, though always one message
-BATCH_BYTES = 32 << 20
-#: and so many messages at most
-BATCH_ROWS = 50_000
 #: offsets whose sizes are looked at together
 WINDOW = 500_000
 
@@ -36,19 +30,8 @@ def payloads(file: File, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
             f"select sequence, size from messages where sequence between {first} and {last} order by sequence",
             WINDOW,
         )
-        for start, end in _batches(sizes["size"]):
+        for start, end in batches(sizes["size"]):
             yield _batch(file, int(sizes["sequence"][start]), int(sizes["sequence"][end - 1]), end - start)
-
-
-def _batches(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Where each batch begins and ends."""
-    upto, start = np.cumsum(sizes), 0
-    while start < len(sizes):
-        before = int(upto[start - 1]) if start else 0
-        end = int(np.searchsorted(upto, before + BATCH_BYTES, side="right"))
-        end = max(start + 1, min(end, start + BATCH_ROWS))
-        yield start, end
-        start = end
 
 
 def _batch(file: File, first: int, last: int, most: int) -> pa.RecordBatch:
@@ -89,9 +72,7 @@ def _objects(metas: pa.StringArray) -> pa.StringArray:
 def _bodies(folder: Path, rows: Rows) -> pa.BinaryArray:
     """Those that fit their checksums; most often that is all of them, as they were read."""
     bodies, names, hashes = rows["body"], rows["name"], rows["hash"]
-    view, starts = memoryview(bodies.buffers()[2] or b""), bounds_of(bodies)
-    found = [sha256(view[start:end]).digest() for start, end in pairwise(starts.tolist())]
-    fits = (_digests(b"".join(found)) == _digests(bytes_of(hashes))).all(axis=1) & known_of(bodies)
+    fits = fitting(bodies, hashes)
     if fits.all():
         return bodies
     chosen: list[bytes | None] = bodies.to_pylist()
@@ -100,10 +81,6 @@ def _bodies(folder: Path, rows: Rows) -> pa.BinaryArray:
         whole = _read(folder / name) if name else None
         chosen[row] = whole if whole is not None and sha256(whole).digest() == hashes[row].as_py() else None
     return pa.array(chosen, pa.binary())
-
-
-def _digests(joined: bytes | memoryview) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(joined, np.uint8).reshape(-1, 32)
 
 
 def _read(path: Path) -> bytes | None:

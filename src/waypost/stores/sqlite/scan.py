@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ...destinations import Kind
 from ...errors import StoreUnusable
-from .columns import known_of
+from ..columns import known_of
 from .files import VERSION
 
 Rows = dict[str, Any]

@@ -75,6 +75,7 @@ from ...store import (
     SpectatorInfo,
     Stats,
     Task,
+    Tenure,
     Undecided,
 )
 from ..disk import BALLAST_BYTES, MARK_BYTES, Disk, ballast
@@ -635,6 +636,9 @@ class SqliteStore:
 
     def owns(self, task: Task) -> bool:
         return True
+
+    def tenure(self, task: Task) -> Tenure | None:
+        return None
 
     def close(self) -> None:
         if self._closed:

@@ -148,6 +148,11 @@ create table events (
 create index events_of on events (sequence);
 create index events_at on events (at);
 
+create table parties (                 -- numbers for consumers, for those who compute
+    number integer primary key,
+    name   text not null unique        -- of everybody who ever was in an event
+);
+
 create table idempotency (
     producer text not null,            -- '' where none was given
     key      text not null,
@@ -215,7 +220,8 @@ create table brokers (
 create table owned (                   -- what one broker does for all
     task   text primary key,
     broker text not null,
-    until  timestamptz not null
+    until  timestamptz not null,
+    asked  bigint not null default 0   -- up to where somebody waits for it
 );
 
 insert into log_head values (1, replace(gen_random_uuid()::text, '-', ''), 1, 0, 1, null, 0, 1, 0, 0, 1);

@@ -2,14 +2,17 @@
 
     ids        sequence, salt, moment ─▶ the 36 letters of each id, by table
     letters    state numbers          ─▶ one letter each
-    routes     '3:2,5:1'              ─▶ a row for each slot
     spread     k values at k places   ─▶ n rows, null between: the bytes are shared, only the offsets are new
+    bodies     sizes                  ─▶ batches; SHA-256 ─▶ which are what was published
 
-Pure: knows no file. Only whoever exports imports it, with numpy and pyarrow from the `lake` extra.
+Pure: knows no store. Only whoever exports imports it, with numpy and pyarrow from the `lake` extra.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,10 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...arrow import TOPICS
-from ...delivery import LETTERS
-from ...message import SALT_MASK
-from .rows import LATER, unpack_route
+from ..delivery import LETTERS
+from ..message import SALT_MASK
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -29,6 +30,10 @@ Bools = npt.NDArray[np.bool_]
 _HEX: npt.NDArray[np.uint16] = np.frombuffer(bytes(range(256)).hex().encode(), np.uint16)
 _LETTER: npt.NDArray[np.uint8] = np.frombuffer(LETTERS.encode(), np.uint8)
 ID_LENGTH = 36
+#: of bodies in one batch, though always one message
+BATCH_BYTES = 32 << 20
+#: and so many messages at most
+BATCH_ROWS = 50_000
 #: the groups of an id: where each begins in its text, in its 32 digits, and how long it is
 _GROUPS = ((0, 0, 8), (9, 8, 4), (14, 12, 4), (19, 16, 4), (24, 20, 12))
 
@@ -154,42 +159,6 @@ class Spread:
         return pa.Array.from_buffers(type, self._count, [self._validity(values), pa.py_buffer(spread)])
 
 
-def topic_lists(texts: pa.StringArray) -> pa.ListArray:
-    """From `messages.topics`; those of most messages are few and alike, so each is taken apart once."""
-    encoded = texts.dictionary_encode()
-    parted = pa.array([text.split(",") if text else [] for text in encoded.dictionary.to_pylist()], TOPICS)
-    return parted.take(encoded.indices)
-
-
-class Routes:
-    """Routes written as text (`rows.py`), with a row for each slot of each. Those of most messages are alike, so each is taken
-    apart once."""
-
-    def __init__(self, texts: pa.StringArray) -> None:
-        encoded = texts.dictionary_encode()
-        self._texts, self._codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-        self._slots = [unpack_route(text) for text in self._texts]
-        lengths = np.array([len(places) for places in self._slots], np.int64)
-        starts = (np.cumsum(lengths) - lengths)[self._codes]
-        #: how many slots each has
-        self.count: Ints = lengths[self._codes]
-        #: of each slot: which route it belongs to, and its number there
-        self.row: Ints = np.repeat(np.arange(len(texts)), self.count)
-        self.number: Ints = np.arange(len(self.row)) - np.repeat(
-            np.cumsum(self.count) - self.count, self.count
-        )
-        flat = np.array([place for places in self._slots for place in places], np.int64).reshape(-1, 2)
-        self.destination, self.slot = flat[starts[self.row] + self.number].T
-
-    def completed(self, is_queue: Bools) -> Ints:
-        """Those that go to no queue: their messages end with their L."""
-        alone = [
-            text != LATER and not any(is_queue[destination] for destination, _ in places)
-            for text, places in zip(self._texts, self._slots, strict=True)
-        ]
-        return np.flatnonzero(np.array(alone, np.bool_)[self._codes])
-
-
 def message_ids(rows: dict[str, Any]) -> pa.StringArray:
     """Of rows of `messages`."""
     made = fixed_strings(id_letters(rows["sequence"], rows["salt"], rows["at"]))
@@ -212,3 +181,26 @@ def bytes_of(values: pa.BinaryArray) -> memoryview:
 def hashes(values: pa.BinaryArray) -> pa.StringArray:
     """32 bytes each, in hexadecimal."""
     return fixed_strings(hex_letters(np.frombuffer(bytes_of(values), np.uint8).reshape(-1, 32)))
+
+
+def batches(sizes: Ints) -> Iterator[tuple[int, int]]:
+    """Where each batch of bodies of these sizes begins and ends."""
+    upto, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = int(upto[start - 1]) if start else 0
+        end = int(np.searchsorted(upto, before + BATCH_BYTES, side="right"))
+        end = max(start + 1, min(end, start + BATCH_ROWS))
+        yield start, end
+        start = end
+
+
+def fitting(bodies: pa.BinaryArray, hashes: pa.BinaryArray) -> Bools:
+    """Which of them are there and have these SHA-256."""
+    view, starts = memoryview(bodies.buffers()[2] or b""), bounds_of(bodies)
+    found = [sha256(view[start:end]).digest() for start, end in pairwise(starts.tolist())]
+    fits: Bools = (_digests(b"".join(found)) == _digests(bytes_of(hashes))).all(axis=1) & known_of(bodies)
+    return fits
+
+
+def _digests(joined: bytes | memoryview) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(joined, np.uint8).reshape(-1, 32)
