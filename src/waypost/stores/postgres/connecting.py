@@ -15,6 +15,7 @@ from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from ...errors import StoreUnusable
 from ..urls import masked
+from .columns import Column, ColumnDumper
 from .names import Db
 
 log = logging.getLogger("waypost")
@@ -53,6 +54,7 @@ def connect(url: str, *, autocommit: bool = False, name: str = "waypost") -> Con
     # One type for all whole numbers, so that a statement is prepared once and not for each size of them.
     connection.adapters.register_dumper(int, Int8Dumper)
     connection.adapters.register_dumper(int, Int8BinaryDumper)
+    connection.adapters.register_dumper(Column, ColumnDumper)
     return connection
 
 
