@@ -15,6 +15,7 @@ from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from ...errors import StoreUnusable
 from ..urls import masked, without_password
+from .columns import Column, ColumnDumper
 from .names import Db
 
 log = logging.getLogger("waypost")
@@ -26,6 +27,10 @@ CONNECT_SECONDS = 5
 STATEMENT_MS = 15_000
 #: a transaction whose broker hangs is ended by the server, so that others go on
 IDLE_MS = 10_000
+#: Plans that a group could get and must not: each is right for the small table that the statistics know and slow for the large one that
+#: it has become. Everything a group reads has an index. Where a table is so small that it has none, the planner thinks it dear, and
+#: must not compile it.
+_NEVER = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
 #: settings without which a commit that was answered can be lost
 _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 
@@ -49,6 +54,18 @@ def connect(url: str, *, autocommit: bool = False, name: str = "waypost") -> Con
     # One type for all whole numbers, so that a statement is prepared once and not for each size of them.
     connection.adapters.register_dumper(int, Int8Dumper)
     connection.adapters.register_dumper(int, Int8BinaryDumper)
+    connection.adapters.register_dumper(Column, ColumnDumper)
+    return connection
+
+
+def connect_for_groups(url: str) -> Conn:
+    """Raises psycopg.Error."""
+    connection = connect(url)
+    # By what the server has of them, as CockroachDB has not all.
+    connection.execute(
+        "select set_config(name, 'off', false) from pg_settings where name = any(%s)", (list(_NEVER),)
+    )
+    connection.commit()
     return connection
 
 
@@ -60,7 +77,7 @@ def one_line(error: BaseException) -> str:
 def open_checked(url: str) -> Conn:
     """A connection to a database that may be served, its schema made if there was none. Raises StoreUnusable."""
     try:
-        connection = connect(url)
+        connection = connect_for_groups(url)
     except (psycopg.Error, ValueError) as error:
         raise StoreUnusable(without_password(f"cannot connect to {url}: {one_line(error)}", url)) from error
     try:

@@ -59,7 +59,7 @@ from ...store import (
 )
 from ..rules import Rules
 from ..urls import masked
-from .connecting import Conn, connect, one_line, open_checked
+from .connecting import Conn, connect_for_groups, one_line, open_checked
 from .group import GroupRows, Head, Keeping
 from .names import Db, Names
 from .reading import Reader
@@ -235,7 +235,7 @@ class PostgresStore:
     def _connected(self) -> Conn:
         if self._connection is None or self._connection.closed:
             self._names = None
-            self._connection = connect(self.url)
+            self._connection = connect_for_groups(self.url)
         return self._connection
 
     def _disconnect(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from ...delivery import ENDED, OPEN, State
 from ...instants import SECOND
 from ...message import make_id, make_receipt
 from ..things import Destination, Message, Slot
+from .columns import Column, column
 from .group import GroupRows, is_ready, job_row, slot_row
 from .names import Db
 
@@ -215,7 +217,10 @@ def _slots(db: Db, rows: GroupRows, written: Written) -> dict[Destination, int]:
             "delete from deliveries d using unnest(%b::bigint[], %b::bigint[], %b::smallint[])"
             " as u (sequence, destination, slot)"
             " where d.sequence = u.sequence and d.destination = u.destination and d.slot = u.slot",
-            _columns([(s.message.sequence, s.queue.number, s.number) for s in rows.removed_slots]),
+            _columns(
+                ("bigint", "bigint", "smallint"),
+                [(s.message.sequence, s.queue.number, s.number) for s in rows.removed_slots],
+            ),
         )
     new: list[tuple[Any, ...]] = []
     changed: list[tuple[Any, ...]] = []
@@ -545,7 +550,7 @@ def insert(db: Db, table: str, rows: Sequence[tuple[Any, ...]], conflict: str = 
     db.execute(
         f"insert into {name} ({', '.join(names)}) select * from unnest({arrays})"
         + (f" on conflict {conflict}" if conflict else ""),
-        _columns(rows),
+        _columns(types, rows),
     )
 
 
@@ -559,18 +564,19 @@ def _update(db: Db, table: str, keys: str, fields: str, rows: Sequence[tuple[Any
     where = " and ".join(f"t.{name} = u.{name}" for name in names[:count])
     db.execute(
         f"update {table} t set {sets} from unnest({arrays}) as u ({', '.join(names)}) where {where}",
-        _columns(rows),
+        _columns(types, rows),
     )
 
 
+@cache
 def _parts(table: str) -> tuple[str, list[str], list[str]]:
     name, _, columns = table.partition(" (")
     pairs = [column.strip().rsplit(" ", 1) for column in columns.rstrip(")").split(",")]
     return name, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+def _columns(types: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> list[Column]:
+    return [column(kind, values) for kind, values in zip(types, zip(*rows, strict=True), strict=True)]
 
 
 def _code(state: State | None) -> int | None:
