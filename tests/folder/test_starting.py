@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from waypost.instants import SECOND
 from waypost.stores.folder import FolderStore
 from waypost.stores.folder.log import HEADER_BYTES
 from waypost.stores.folder.picture import Place
+from waypost.stores.folder.tree import Tree
 from waypost.testing.hand import Hand, audit, publish
 
 DAY = 86_400.0
@@ -381,3 +383,24 @@ def test_an_outcome_after_a_start_counts_as_before(hand: Hand, root: Path, open_
     (result,) = again.store.apply([Fetch(queue="a", consumer="bob")]).results
     assert again.confirm(result[0], Outcome.RETRY).state is not None
     assert len(again.found(states=frozenset({E}))) == 1
+
+
+def test_what_another_one_reaps_while_a_broker_starts_is_no_fault(
+    hand: Hand, root: Path, open_hand: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = hand.publish("a.x").id
+    hand.confirm(hand.one("a"))
+    copy = crashed(root)
+    (copy / "remove" / f"a:{id}").write_bytes(b"body")
+    listed = Tree.listed
+
+    def reaped_meanwhile(tree: Tree, folder: str) -> Any:
+        found = listed(tree, folder)
+        if folder == "remove":
+            (copy / "remove" / f"a:{id}").unlink()
+        return found
+
+    monkeypatch.setattr(Tree, "listed", reaped_meanwhile)
+    again = open_hand(copy)
+    assert again.fetch("a") == []
+    assert files(copy) == {}

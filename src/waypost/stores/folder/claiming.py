@@ -32,6 +32,9 @@ class Claims:
         self._picture, self._tree, self._peers = picture, tree, peers
         self._inline_bytes, self._races = inline_bytes, races
 
+    def turn_to(self, picture: Picture) -> None:
+        self._picture = picture
+
     def nap(self, queue: Queue | None) -> None:
         """Before the lock is taken."""
         if self._peers and queue is not None and 0 < queue.ready <= self._peers:

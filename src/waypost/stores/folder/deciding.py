@@ -184,6 +184,11 @@ class Decider:
             Seal: self._seal,
         }
 
+    def turn_to(self, picture: Picture) -> None:
+        """Away from one in which too much was decided."""
+        self._picture = picture
+        self._claims.turn_to(picture)
+
     def decide(self, group: Group, command: Command) -> Any:
         """Its result, or a Refused."""
         self._group = group

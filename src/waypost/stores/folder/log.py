@@ -22,13 +22,13 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from ...errors import StoreUnusable
-from .records import Record, decode, encode
+from .records import Record, decode
 from .syncing import punch
 
 HEADER_BYTES = 4096
@@ -149,9 +149,8 @@ class Log:
 
     # ── frames ──────────────────────────────────────────────────────────────────────────────
 
-    def append(self, position: int, records: Sequence[Record], count: int, standing: Standing) -> Frame:
-        """Under the lock, at the end: `count` events, and how the log stands with them. Durable once the file is synced."""
-        body = encode(records)
+    def append(self, position: int, body: bytes, count: int, standing: Standing) -> Frame:
+        """Under the lock, at the end: records with `count` events, and how the log stands with them. Durable once the file is synced."""
         first, at, sealed = standing.head - count + 1, standing.at, standing.sealed
         head = _STANDING.pack(first, count, at, standing.oldest, _NOT_SEALED if sealed is None else sealed)
         end = position + _FRAME.size + len(body)

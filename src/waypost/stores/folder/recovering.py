@@ -16,6 +16,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from ...delivery import DEAD, OPEN, Reason
 from .deciding import Decider, Found, Group
@@ -67,7 +68,8 @@ def recover(tree: Tree, picture: Picture, decider: Decider, group: Group) -> lis
             unfit.append(Unfit(f"{queue}:{id}", "its id is another message's"))
         else:
             spot = tree.spot(places[0], queue, id)
-            decider.adopt(group, found(queue, id, places[0], tree, spot), Reason.RECOVERED)
+            with suppress(FileNotFoundError):
+                decider.adopt(group, found(queue, id, places[0], tree, spot), Reason.RECOVERED)
     return unfit
 
 
@@ -77,17 +79,28 @@ def _put_right(
     belongs, queue = message.belongs, picture.numbered[message.number].name
     if belongs is Place.REMOVE:
         for place in places:
-            tree.move(tree.spot(place, queue, message.id), tree.spot(belongs, queue, message.id))
-    if belongs in places:
+            if place is not belongs:
+                _bring(tree, tree.spot(place, queue, message.id), message, queue)
+        if message.staged is not None and belongs not in places:
+            _bring(tree, tree.in_new(message.staged), message, queue)
         message.place = belongs
-    elif places and belongs is not Place.REMOVE:
-        tree.move(tree.spot(places[0], queue, message.id), tree.spot(belongs, queue, message.id))
-        message.place = belongs
-    elif message.staged is not None and tree.exists(tree.in_new(message.staged)):
-        tree.move(tree.in_new(message.staged), tree.spot(belongs, queue, message.id))
+    elif (
+        belongs in places
+        or (places and _bring(tree, tree.spot(places[0], queue, message.id), message, queue))
+        or (message.staged is not None and _bring(tree, tree.in_new(message.staged), message, queue))
+    ):
         message.place = belongs
     elif message.state in OPEN or (message.state in DEAD and message.has_body):
         decider.gone(group, message)
+
+
+def _bring(tree: Tree, spot: Spot, message: Message, queue: str) -> bool:
+    """To where it belongs; whether it was there: reapers, and those who do not know the lock, take files at any moment."""
+    try:
+        tree.move(spot, tree.spot(message.belongs, queue, message.id))
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _put_queue_right(

@@ -10,6 +10,7 @@
       ── unlock ─────────────────────────────────────────────────────────────────────
       what is done is unlinked by the reaper
 
+A fault while a group is decided undoes it, in memory and in the folders, and its commands run again one by one.
 Any number of brokers work on one tree. An error of the disk ends the process; the next start puts every file where the log says.
 """
 
@@ -23,7 +24,7 @@ import threading
 import time
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from ...delivery import OPEN, Reason, message_state
 from ...destinations import Kind
 from ...errors import (
     DiskLow,
+    Failed,
     LogTrimmed,
     MessageNotFound,
     NotOffered,
@@ -68,12 +70,12 @@ from ...store import (
 )
 from ..disk import BALLAST_BYTES, MARK_BYTES, Disk
 from .claiming import Claims, read_all, spot_of
-from .deciding import Decider, Group, id_of, selects
+from .deciding import Decider, Found, Group, id_of, selects
 from .locking import come, exclusive, shared
 from .log import HEADER_BYTES, Begin, Frame, Log, LogDamaged, Places, read_header
 from .picture import Message, Picture, Place, Queue, Snapshot
 from .reaping import Reaping
-from .records import Trimmed, count_of, events_of
+from .records import QueueMade, Trimmed, count_of, encode, events_of
 from .recovering import clear_temporaries, dropped, recover
 from .syncing import Syncing
 from .tree import LOG, PICTURE, Spot, Tree, Unfit
@@ -193,6 +195,16 @@ class FolderStore:
         if cut:
             log.warning("%s: the end of the log was half written and is cut off", self._tree.root)
         self._now = max(self._picture.at, self.clock())
+        self._recover()
+        self._sync()
+        clear_temporaries(self._tree, alone)
+        self._told = self._end
+        self._show()
+        if self._reaping is not None:
+            self._reaping.sweep()
+
+    def _recover(self) -> None:
+        """Under the lock: every file goes where the log says."""
         group = Group(self._now, {})
         self._say(recover(self._tree, self._picture, self._decider, group))
         if group.records:
@@ -202,13 +214,7 @@ class FolderStore:
                 len(group.records),
                 Reason.RECOVERED,
             )
-        self._commit(group)
-        self._sync()
-        clear_temporaries(self._tree, alone)
-        self._told = self._end
-        self._show()
-        if self._reaping is not None:
-            self._reaping.sweep()
+        self._commit(group, encode(group.records))
 
     def _say(self, unfit: list[Unfit]) -> None:
         """Once each."""
@@ -240,27 +246,82 @@ class FolderStore:
         for command in commands:
             if isinstance(command, Fetch):
                 self._decider.nap(command)
+        applied = self._run(commands, staged, found)
+        self._say(unfit)
+        if self._reaping is not None and any(isinstance(command, Reap) for command in commands):
+            self._reaping.sweep()
+        return applied
+
+    def _run(
+        self, commands: Sequence[Command], staged: Mapping[int, Spot | DiskLow], found: Sequence[Found]
+    ) -> Applied:
         began = time.monotonic()
         with exclusive(self._log.descriptor):
             waited = time.monotonic() - began
             self._catch_up()
             self._now = max(self._picture.at, self._now, self.clock())
             group = Group(self._now, staged)
-            for one in found:
-                if one.id not in self._picture.by_id and one.queue in self._picture.queues:
-                    self._decider.adopt(group, one)
-            results = [self._decider.decide(group, command) for command in commands]
-            if any(isinstance(command, Reap) for command in commands):
-                self._look_for_lost(group)
-            self._commit(group)
+            results: list[Any] | None
+            try:
+                results = self._decide(group, commands, found)
+                body = encode(group.records)
+            except (OSError, LogDamaged):
+                raise
+            except Exception as error:
+                self._roll_back(group)
+                results = None if len(commands) > 1 else [self._failure(error)]
+                group.staged = dict(staged)
+            else:
+                # From here on nothing may lead to a second run.
+                self._commit(group, body)
             self.sync_seconds += waited
+        if results is None:
+            return self._one_by_one(commands, staged, found)
         for spot in group.staged.values():
             if isinstance(spot, Spot):
                 self._tree.unlink(spot)  # of what was refused, or known already
-        self._say(unfit)
-        if self._reaping is not None and any(isinstance(command, Reap) for command in commands):
-            self._reaping.sweep()
         return self._applied(results)
+
+    def _decide(self, group: Group, commands: Sequence[Command], found: Sequence[Found]) -> list[Any]:
+        for one in found:
+            if one.id not in self._picture.by_id and one.queue in self._picture.queues:
+                self._decider.adopt(group, one)
+        results = [self._decider.decide(group, command) for command in commands]
+        if any(isinstance(command, Reap) for command in commands):
+            self._look_for_lost(group)
+        return results
+
+    def _one_by_one(
+        self, commands: Sequence[Command], staged: Mapping[int, Spot | DiskLow], found: Sequence[Found]
+    ) -> Applied:
+        """One bad command never fails its neighbours."""
+        ready: dict[str, int] = {}
+        results = []
+        for command in commands:
+            own = {id_of(command): staged[id_of(command)]} if id_of(command) in staged else {}
+            applied = self._run([command], own, found if isinstance(command, Tick) else ())
+            results += applied.results
+            ready |= applied.ready
+        return Applied(results, ready, applied.due_at, applied.working)
+
+    def _failure(self, error: Exception) -> Failed:
+        log.error("a command failed and was undone", exc_info=error)
+        return Failed(f"{type(error).__name__}: {error}")
+
+    def _roll_back(self, group: Group) -> None:
+        """Under the lock: what was decided is forgotten, and what was claimed goes back, as at a start."""
+        picture, end = self._load()
+        for frame in self._log.follow(end):
+            _absorb(picture, frame)
+            end = frame.end
+        _follow_log(picture)
+        # At once, for those who ask for a number and wait for nobody.
+        self._picture, self._end = picture, end
+        self._decider.turn_to(picture)
+        for record in group.records:
+            if isinstance(record, QueueMade) and record.name not in picture.queues:
+                self._tree.remove_queue(record.name)
+        self._recover()
 
     def _applied(self, results: list[Any]) -> Applied:
         ready = {queue.name: queue.ready for queue in self._picture.touched if _hands_out(queue)}
@@ -309,7 +370,7 @@ class FolderStore:
         self._temporaries += 1
         return self._tree.in_new(f".{self._token}-{self._temporaries}")
 
-    def _dropped(self, commands: Sequence[Command]) -> tuple[list[Any], list[Unfit]]:
+    def _dropped(self, commands: Sequence[Command]) -> tuple[list[Found], list[Unfit]]:
         if not self._mover or not any(isinstance(command, Tick) for command in commands):
             return [], []
         found, unfit = dropped(self._tree, self._picture, DROPPED_AT_ONCE)
@@ -327,25 +388,19 @@ class FolderStore:
     def _read_on(self) -> None:
         picture, oldest = self._picture, self._picture.oldest
         for frame in self._log.follow(self._end):
-            if frame.first != picture.head + 1:
-                raise LogDamaged(f"the log goes on with offset {frame.first} after {picture.head}")
-            for record in frame.records():
-                picture.absorb(record, frame.at)
+            _absorb(picture, frame)
             self._end = frame.end
-        # Whoever appended has moved the files.
-        for message in picture.moved.values():
-            message.place = message.belongs
-        picture.moved.clear()
+        _follow_log(picture)
         if picture.oldest != oldest:
             self._begin = read_header(self._log.descriptor)
             self._log.places.forget(self._begin.position)
 
-    def _commit(self, group: Group) -> None:
-        """True once the log is synced; then the files follow, which a start would do again."""
+    def _commit(self, group: Group, body: bytes) -> None:
+        """`body`: the group's records. True once the log is synced; then the files follow, which a start would do again."""
         self.sync_seconds = 0.0
         if group.records:
             count = sum(map(count_of, group.records))
-            frame = self._log.append(self._end, group.records, count, self._picture.standing)
+            frame = self._log.append(self._end, body, count, self._picture.standing)
             self._sync()
             self._end = frame.end
         for message in self._picture.moved.values():
@@ -719,6 +774,20 @@ def open_log(tree: Tree) -> int:
         raise StoreUnusable(
             f"{tree.root / LOG} must be a plain file: {(error.strerror or str(error)).lower()}"
         ) from error
+
+
+def _absorb(picture: Picture, frame: Frame) -> None:
+    if frame.first != picture.head + 1:
+        raise LogDamaged(f"the log goes on with offset {frame.first} after {picture.head}")
+    for record in frame.records():
+        picture.absorb(record, frame.at)
+
+
+def _follow_log(picture: Picture) -> None:
+    """Whoever appended has moved the files."""
+    for message in picture.moved.values():
+        message.place = message.belongs
+    picture.moved.clear()
 
 
 def _no_room(error: OSError) -> DiskLow:
