@@ -150,9 +150,12 @@ class _Life:
         recent = self._receipts[-6:] if chance.random() < 0.8 else self._receipts
         queue, kind, receipt = chance.choice(recent)
         if chance.random() < 0.15:
-            return chance.choice(
-                [Release([receipt]), Kick([receipt]), Extend(queue=queue, kind=kind, receipts=[receipt])]
-            )
+            others: list[Command] = [
+                Release([receipt]),
+                Kick([receipt]),
+                Extend(queue=queue, kind=kind, receipts=[receipt]),
+            ]
+            return chance.choice(others)
         return Confirm(
             queue=queue,
             kind=kind,

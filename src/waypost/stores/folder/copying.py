@@ -38,7 +38,7 @@ from .locking import come, exclusive
 from .log import HEADER_BYTES, Begin, Log, read_header
 from .log import Standing as LogStanding
 from .picture import Fetch, Message, Picture, Queue, Remembered
-from .records import JobNoted, Logged, Record, Stepped, by_record, count_of
+from .records import JobNoted, Logged, Record, Stepped, by_record, count_of, encode
 from .store import FolderStore, open_log, read_snapshot, write_snapshot
 from .syncing import Syncing
 from .tree import LOG, Tree
@@ -327,7 +327,7 @@ class Target:
         if self._records:
             count = sum(map(count_of, self._records))
             standing = self._standing(self._first + count - 1, self._at)
-            self._log.append(self._log.size(), self._records, count, standing)
+            self._log.append(self._log.size(), encode(self._records), count, standing)
             self._records = []
 
     def _standing(self, head: int, at: int) -> LogStanding:
@@ -336,7 +336,7 @@ class Target:
     def _begin_log(self, first: int, at: int) -> None:
         self._log.write_header(Begin(self._id))
         before = self._standing(first - 1, at)
-        frame = self._log.append(HEADER_BYTES, [], 0, before)
+        frame = self._log.append(HEADER_BYTES, encode([]), 0, before)
         self._log.write_header(Begin(self._id, frame.end, before))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────
