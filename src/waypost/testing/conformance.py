@@ -112,6 +112,12 @@ class StoreTests(
         assert hand.journey(got.id) == "LQFSX"
         assert hand.fetch("a", "ann") == []
 
+    def test_a_reason_with_a_nul_is_no_hindrance(self, hand: Hand) -> None:
+        published = hand.publish("a.x")
+        assert hand.confirm(hand.one("a", "ann"), INVALID, reason="odd\0text").state is I
+        (delivery,) = hand.store.find(Filter(id=published.id), 0, 10)[0]
+        assert delivery.reason in ("odd\0text", "odd\ufffdtext")
+
     def test_what_the_producer_said_comes_back_unchanged(self, hand: Hand) -> None:
         said = Envelope(
             topics=("a.x", "a.süß & salty"),

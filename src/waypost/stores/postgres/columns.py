@@ -29,7 +29,8 @@ def _bytea(value: bytes) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    return _bytea(value.encode())
+    """PostgreSQL's texts have no NUL; in a reason, the only text that may have one, the sign for what cannot be shown stands for it."""
+    return _bytea(value.encode().replace(b"\0", b"\xef\xbf\xbd"))
 
 
 #: by type: its number in pg_type, and how a value is packed
