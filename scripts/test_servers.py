@@ -39,7 +39,9 @@ SERVERS = {
     server.name: server
     for server in (
         Server("strace", ("strace",), ("strace",), ("test", "prove"), "makes a sync fail on purpose"),
-        Server("postgresql", ("initdb", "pg_ctl"), ("postgresql",), ("test",), "the store that brokers share"),
+        Server(
+            "postgresql", ("initdb", "pg_ctl"), ("postgresql",), ("test",), "the store that brokers share"
+        ),
         Server("chromium", ("chromium",), ("chromium",), ("test",), "looks at the report"),
         Server("nbdkit", ("nbdkit",), ("nbdkit",), ("prove",), "the disk whose power is cut"),
         Server("nbdfuse", ("nbdfuse",), ("libnbd-bin",), ("prove",), "shows that disk as a file"),
@@ -50,7 +52,9 @@ SERVERS = {
 
 def _search_path() -> str:
     """PATH as root has it: Debian keeps some servers out of a user's PATH."""
-    versions = sorted(glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[-2]), reverse=True)
+    versions = sorted(
+        glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[-2]), reverse=True
+    )
     usual = os.environ.get("PATH", os.defpath)
     return os.pathsep.join([usual, "/usr/local/sbin", "/usr/sbin", "/sbin", *versions])
 

@@ -90,6 +90,10 @@ def test_a_wrong_url_is_one_line() -> None:
     assert "cannot connect" in refusal("postgresql://127.0.0.1:1/nowhere")
     assert "cannot connect" in refusal("postgresql://user@127.0.0.1:notaport/x")
     assert "cannot connect" in refusal("postgresql://no-such-host.invalid/x")
+    for odd in ("me:s3cret@[::1/x", "me:s3cret@127.0.0.1:5432:1/x", "me:s3cret@127.0.0.1/x?nonsense=1"):
+        line = refusal(f"postgresql://{odd}")
+        assert "cannot connect" in line
+        assert "s3cret" not in line
 
 
 def test_serve_refuses_in_one_line_and_never_says_the_password() -> None:

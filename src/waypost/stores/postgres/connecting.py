@@ -14,7 +14,7 @@ from psycopg import Connection
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from ...errors import StoreUnusable
-from ..urls import masked
+from ..urls import masked, without_password
 from .names import Db
 
 log = logging.getLogger("waypost")
@@ -53,7 +53,7 @@ def connect(url: str, *, autocommit: bool = False, name: str = "waypost") -> Con
 
 
 def one_line(error: BaseException) -> str:
-    """What a driver says, without its line breaks and without our password."""
+    """What a driver says, without its line breaks."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -62,7 +62,7 @@ def open_checked(url: str) -> Conn:
     try:
         connection = connect(url)
     except (psycopg.Error, ValueError) as error:
-        raise StoreUnusable(f"cannot connect to {masked(url)}: {one_line(error)}") from error
+        raise StoreUnusable(without_password(f"cannot connect to {url}: {one_line(error)}", url)) from error
     try:
         db = connection.cursor()
         check_durable(db, url)
@@ -79,7 +79,7 @@ def open_checked(url: str) -> Conn:
         raise
     except psycopg.Error as error:
         connection.close()
-        raise StoreUnusable(f"{masked(url)} cannot be served: {one_line(error)}") from error
+        raise StoreUnusable(without_password(f"{url} cannot be served: {one_line(error)}", url)) from error
 
 
 def check_durable(db: Db, url: str) -> None:
@@ -150,7 +150,7 @@ def migrate(url: str) -> tuple[int, int]:
         with connect(url) as connection:
             return migrate_connection(connection)
     except (psycopg.Error, ValueError) as error:
-        raise StoreUnusable(f"cannot migrate {masked(url)}: {one_line(error)}") from error
+        raise StoreUnusable(without_password(f"cannot migrate {url}: {one_line(error)}", url)) from error
 
 
 def migrate_connection(connection: Conn) -> tuple[int, int]:
