@@ -204,7 +204,10 @@ def test_a_broker_whose_sync_fails_answers_nothing_and_ends(tmp_path: Path, root
             published += ask(broker, "POST", "/q/messages", b"x")[0] == 201
     except (http.client.HTTPException, OSError):
         pass
-    said = process.communicate(timeout=20)[1]
+    try:
+        said = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
     assert process.returncode == 1
     assert "the store failed, stopping at once" in said
     assert published <= 2
