@@ -16,6 +16,7 @@ from waypost.commands import Confirm, DeclareChannel, DeclareQueue, Fetch, Fetch
 from waypost.delivery import S
 from waypost.errors import PayloadReaped, StoreUnusable
 from waypost.filters import Filter
+from waypost.instants import SECOND
 from waypost.store import Feature, Store
 from waypost.stores.copying import Copied, copy_store
 from waypost.stores.folder import FolderStore
@@ -86,13 +87,19 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert other[what] == wanted, what
 
 
+#: so that a life loses its beginning
+KEEP_US = 100 * SECOND
+
+
 def opened(url: str, clock: MovableClock) -> Store:
     if url.startswith("postgresql"):
-        return PostgresStore(url, clock=clock, entropy=seeded_entropy(7))
+        return PostgresStore(url, clock=clock, entropy=seeded_entropy(7), log_keep_us=KEEP_US)
     path = Path(url.partition(":///")[2])
     if url.startswith("folder"):
-        return FolderStore(path, clock=clock, entropy=seeded_entropy(7), ballast_bytes=4096)
-    return sqlite(path, clock=clock, entropy=seeded_entropy(7))
+        return FolderStore(
+            path, clock=clock, entropy=seeded_entropy(7), ballast_bytes=4096, log_keep_us=KEEP_US
+        )
+    return sqlite(path, clock=clock, entropy=seeded_entropy(7), log_keep_us=KEEP_US)
 
 
 def look(url: str, clock: MovableClock, bodies: bool = True) -> dict[str, Any]:
@@ -120,7 +127,7 @@ def test_a_store_of_every_kind_goes_to_postgres_and_back(tmp_path: Path, databas
     half = len(steps) * 3 // 4
     goes_on(first, clock, steps[:half])
     before = look(first, clock)
-    assert len(before["events"]) > 300
+    assert len(before["events"]) > 100
     result = copied(first, database)
     assert result.events == len(before["events"])
     same(before, look(database, clock))
@@ -145,7 +152,7 @@ def test_a_store_that_fits_goes_to_a_folder_and_back(tmp_path: Path, seed: int) 
     half = len(steps) * 3 // 4
     goes_on(first, clock, steps[:half])
     before = look(first, clock, bodies=False)
-    assert len(before["events"]) > 300
+    assert len(before["events"]) > 100
     with pytest.raises(StoreUnusable, match=r"keeps no bodies of what has ended, and there are \d+"):
         copied(first, folder)
     copied(first, folder, drop_bodies=True)

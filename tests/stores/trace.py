@@ -106,7 +106,8 @@ class _Life:
         ]
 
     def _some(self) -> Command:
-        kinds = [self._publish] * 8 + [self._fetch] * 6 + [self._settle] * 8 + [self._rare] * 2
+        kinds = [self._publish] * 7 + [self._fetch] * 6 + [self._settle] * 8 + [self._rare] * 4
+        kinds += [self._decide] * 5 + [self._again]
         return self._chance.choice(kinds)()
 
     def _publish(self) -> Command:
@@ -125,12 +126,24 @@ class _Life:
                 delay_us=chance.choice([0, 0, 0, 5 * SECOND]),
                 ttl_us=chance.choice([None, None, None, 8 * SECOND]),
                 priority=chance.choice([5, 5, 0, 9]),
-                hold=chance.random() < 0.08,
+                hold=chance.random() < 0.05,
                 meta=(("colour", "red"),) if chance.random() < 0.2 else (),
             )
             for _ in range(3 if chance.random() < 0.1 else 1)
         ]
         return some[0] if len(some) == 1 else PublishMany(some)
+
+    def _again(self) -> Command:
+        """The same thing, with the same content."""
+        return publish("short.x", body=b"same", object="short", key="k1")
+
+    def _decide(self) -> Command:
+        """Of what stopped at L, the first."""
+        id = next((one.id for one in self._store.undecided(0, 1)), self._ids[-1])
+        if self._chance.random() < 0.3:
+            return Decide(id=id, failure="Traceback: no route")
+        routes = [None, None, Route(option=Option.ONCE_ONLY), Route(option=Option.ONCE, consumers=("bob",))]
+        return Decide(id=id, route=self._chance.choice(routes))
 
     def _fetch(self) -> Command:
         chance = self._chance
@@ -150,17 +163,14 @@ class _Life:
         recent = self._receipts[-6:] if chance.random() < 0.8 else self._receipts
         queue, kind, receipt = chance.choice(recent)
         if chance.random() < 0.15:
-            others: list[Command] = [
-                Release([receipt]),
-                Kick([receipt]),
-                Extend(queue=queue, kind=kind, receipts=[receipt]),
-            ]
+            extend = Extend(queue=queue, kind=kind, receipts=[receipt])
+            others: list[Command] = [Release([receipt]), Kick([receipt]), extend]
             return chance.choice(others)
         return Confirm(
             queue=queue,
             kind=kind,
             receipts=[receipt],
-            outcome=chance.choice([Outcome.SUCCESS, *Outcome]),
+            outcome=chance.choice([Outcome.SUCCESS, Outcome.SUCCESS, Outcome.SUCCESS, *Outcome]),
             reason=chance.choice([None, 'no "fruit"', "später"]),
             delay_us=chance.choice([None, 0, 4 * SECOND]),
         )
@@ -170,8 +180,6 @@ class _Life:
         id = chance.choice(self._ids[-20:])
         head = self._store.bounds()[1]
         some: list[Command] = [
-            Decide(id=id, route=chance.choice([None, Route(option=Option.ONCE, consumers=("bob",))])),
-            Decide(id=id, failure="Traceback: no route"),
             StartJob(
                 kind=chance.choice([JobKind.REDRIVE, JobKind.REPLAY]), filter=Filter(existing=True), matched=1
             ),
@@ -182,6 +190,7 @@ class _Life:
             Remove(chance.choice(["plain", "short"]), id),
             SetSpectator("watcher", head),
             Seal(head),
+            ErasePayload(id),
             ErasePayload(id),
             DeleteQueue("kicked"),
             DeleteChannel("all"),

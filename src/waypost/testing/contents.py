@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ..canonical import content_hash
-from ..commands import Confirm, DeclareObject, DeleteObject, PublishMany, Release, Remove, Settled
+from ..commands import Confirm, DeclareObject, DeleteObject, Fetch, PublishMany, Release, Remove, Settled
 from ..delivery import C, E, F, L, O, Outcome, Q, R, S, T, U, X
 from ..destinations import Kind
 from ..errors import QueueFull
@@ -402,6 +402,13 @@ class ContentTests:
         many = hand.publish_many(*(publish("a.x", key="k", body=bytes([n])) for n in range(3, 5)))
         assert [hand.state(result.id) for result in [*results[2:], *many]] == [O, O, Q]
         assert hand.store.ready("a") == 1
+
+    def test_what_its_group_has_fetched_is_not_made_obsolete(self, hand: Hand) -> None:
+        hand.declare("a", latest_only=True)
+        old = hand.publish("a.x", key="k", body=b"1").id
+        hand.ask(Fetch(queue="a", consumer="ann"), publish("a.x", key="k", body=b"2"))
+        assert hand.journey(old) == "LQF"
+        assert hand.state(old) is F
 
     @wants(Feature.SEVERAL)
     def test_only_the_queue_with_the_policy_lets_go(self, hand: Hand) -> None:

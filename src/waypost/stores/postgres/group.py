@@ -17,7 +17,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...commands import (
@@ -274,28 +274,31 @@ class GroupRows:
             (wanted,) if places is None else (wanted, sorted(places)),
         )
         self._locked |= set(wanted)
-        for sequence in wanted:
-            self._unload(sequence)
-        self._load(wanted)
+        kept = {_key(slot): slot for sequence in wanted for slot in self._unload(sequence)}
+        self._load(wanted, kept)
         for sequence in wanted:
             message = self.messages.get(sequence)
             for slot in message.slots if message is not None else ():
                 if places is None or slot.queue.number in places:
                     self._mine.add(slot)
 
-    def _unload(self, sequence: int) -> None:
-        """What was read without a lock may be outdated."""
+    def _unload(self, sequence: int) -> list[Slot]:
+        """What was read without a lock may be outdated; not so its slots that a fetch has locked, and perhaps changed: those."""
         message = self.messages.pop(sequence, None)
         if message is None:
-            return
+            return []
+        mine = [slot for slot in message.slots if slot in self._mine]
         for slot in message.slots:
+            if slot in self._mine:
+                continue
             del self.slots[_key(slot)], self.slot_was[slot]
-            self._mine.discard(slot)
             line = self._at[slot.queue]
             line[:] = [entry for entry in line if entry[2] is not slot]
         self.waits.discard(sequence)
+        return mine
 
-    def _load(self, sequences: Iterable[int]) -> None:
+    def _load(self, sequences: Iterable[int], kept: Mapping[tuple[int, int, int], Slot] = {}) -> None:
+        """`kept`: slots that are here already, and stay as they are."""
         wanted = [sequence for sequence in sequences if sequence not in self.messages]
         messages, undecided = load(self.db, wanted, self.names.places)
         for message in messages:
@@ -305,8 +308,12 @@ class GroupRows:
                 self.waits.add(message.sequence)
             self.message_was[message] = self.message_row(message)
             for slot in message.slots:
-                self._know(slot)
-                self.slot_was[slot] = slot_row(slot)
+                if _key(slot) not in kept:
+                    self._know(slot)
+                    self.slot_was[slot] = slot_row(slot)
+            message.slots = [kept.get(_key(slot), slot) for slot in message.slots]
+            for slot in message.slots:
+                slot.message = message
 
     def _know(self, slot: Slot) -> None:
         self.slots[_key(slot)] = slot
@@ -572,17 +579,17 @@ class GroupRows:
             got = {sequence for (sequence,) in self.db.fetchall()}
             left = [slot for slot in odd if slot.message.sequence not in got]
             self._locked |= got
-            for sequence in got:
-                self._unload(sequence)
-            self._load(got)
+            kept = {_key(slot): slot for sequence in got for slot in self._unload(sequence)}
+            self._load(got, kept)
             self._mine |= {self.slots[_key(slot)] for slot in odd if slot.message.sequence in got}
         if place.keyed:
             keys = {f"k {slot.message.envelope.key}" for slot in slots}
             got = self._latch(keys, wait=False)
             left += [s for s in slots if _latch_of(f"k {s.message.envelope.key}") not in got]
-        for slot in left:
-            if self.messages.get(slot.message.sequence) is slot.message:
-                self._unload(slot.message.sequence)
+        self._mine -= set(left)
+        for message in {slot.message for slot in left}:
+            if self.messages.get(message.sequence) is message and not self._mine & set(message.slots):
+                self._unload(message.sequence)
 
     def _rehead(self, place: Destination) -> None:
         """Of each key that something happened to: which message is its first one now."""
