@@ -59,7 +59,7 @@ from ...store import (
 from ..rules import Rules
 from ..urls import masked
 from .connecting import Conn, connect, one_line, open_checked
-from .group import GroupRows, Head, Keeping
+from .group import GroupRows, Head, Keeping, Overtaken
 from .names import Db, Names
 from .reading import Reader
 from .reaping import reap
@@ -85,6 +85,7 @@ _RERUN = (
     errors.QueryCanceled,
     errors.UniqueViolation,
     NamesChanged,
+    Overtaken,
 )
 
 
