@@ -1,4 +1,5 @@
-"""A fault of ours while a group is decided: it is undone, and only the command that fails alone is told so."""
+"""A fault of ours while a group is decided is undone, and only the command that fails alone is told so; what a broker
+leaves undone that is killed, another one does."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.folder.conftest import Open, files, folder_of
-from waypost.commands import Command, Confirm, DeclareQueue, Fetch, Publish, Published
-from waypost.delivery import S
+from waypost.commands import Command, Confirm, DeclareQueue, Fetch, Publish, Published, Release
+from waypost.delivery import Outcome, S
 from waypost.errors import Failed
 from waypost.policy import Policy
 from waypost.stores.folder.deciding import Decider, Group
@@ -99,3 +100,59 @@ def test_a_large_body_outlives_the_fault_of_its_neighbour(hand: Hand, faulty: li
     assert isinstance(failed, Failed)
     assert isinstance(stored, Published)
     assert hand.body(hand.one("a")) == body
+
+
+# ── somebody else is killed between its sync and its renames ────────────────────────────────────
+
+
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches a kill."""
+
+
+@pytest.fixture
+def doomed(open_hand: Open, monkeypatch: pytest.MonkeyPatch) -> Hand:
+    """Ends as soon as a group of its is synced."""
+    hand = open_hand()
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(folder_of(hand), "_put_in_place", kill)
+    return hand
+
+
+def test_what_a_killed_broker_logged_and_did_not_move_another_one_hands_out(
+    hand: Hand, root: Path, doomed: Hand
+) -> None:
+    hand.declare("a")
+    first = publish("a.x", body=b"1", idempotency_key="k")
+    with pytest.raises(Killed):
+        doomed.ask(first, publish("a.x", body=b"2"))
+    (known,) = hand.ask(first)
+    assert hand.store.ready("a") == 2
+    hand.tick()
+    hand.reap()
+    got = hand.fetch("a", n=9)
+    assert [hand.body(one) for one in got] == [b"1", b"2"]
+    assert got[0].id == known.id
+    assert list((root / "new").iterdir()) == []
+
+
+def test_what_a_killed_broker_had_settled_and_did_not_move_is_where_it_belongs(
+    hand: Hand, root: Path, doomed: Hand
+) -> None:
+    hand.declare("a", retries=0)
+    done, dead, back = (hand.publish("a.x", body=body).id for body in (b"1", b"2", b"3"))
+    receipts = [one.receipt for one in hand.fetch("a", n=3)]
+    with pytest.raises(Killed):
+        doomed.ask(
+            Confirm(queue="a", receipts=receipts[:1]),
+            Confirm(queue="a", receipts=receipts[1:2], outcome=Outcome.INVALID),
+            Release(receipts[2:]),
+        )
+    assert hand.store.ready("a") == 1
+    assert {name: body for name, body in files(root).items() if name != f"remove/a:{done}"} == {
+        f"dead/a:{dead}": b"2",
+        f"queues/a/{back}": b"3",
+    }
+    assert hand.one("a").id == back

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import psycopg
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from tests.postgres.fixtures import database
 from waypost.broker import Broker
 from waypost.commands import (
+    Command,
     Confirm,
     DeclareQueue,
     DeleteQueue,
@@ -374,3 +375,36 @@ def test_counters_agree_with_what_is_there(open_store: Open, database: str) -> N
         assert info is not None
         assert info.states == {State(state): count for place, state, count in rows if place == name}
         assert one.ready(name, Kind.QUEUE) == info.states.get(Q, 0)
+
+
+# ── somebody commits between the moment a group begins and the moment it reads ─────────────────────
+
+
+def overtaken_by(monkeypatch: pytest.MonkeyPatch, store: PostgresStore, other: Callable[[], object]) -> None:
+    """The store's next group has read the log's head when `other` does its work, once."""
+    done: list[object] = []
+    prepare = GroupRows.prepare
+
+    def prepared(self: GroupRows, commands: Sequence[Command]) -> None:
+        if not done and self.db.connection is store._connection:
+            done.append(other())
+        prepare(self, commands)
+
+    monkeypatch.setattr(GroupRows, "prepare", prepared)
+
+
+def test_a_message_that_came_after_a_group_began_keeps_its_number(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is one of those that the group counts on with, until it knows its own."""
+    one, two = open_store(), open_store()
+    one.apply([publish("a.x", body=b"first")])
+    overtaken_by(
+        monkeypatch, one, lambda: two.apply([publish("a.x", body=b"second"), publish("a.x", body=b"third")])
+    )
+    (fetched,) = one.apply([Fetch(queue="a", n=5, consumer="ann")]).results
+    fetched += one.apply([Fetch(queue="a", n=5, consumer="ann")]).results[0]
+    assert [message.body for message in fetched] == [b"first", b"second", b"third"]
+    (settled,) = two.apply([Confirm(queue="a", receipts=[message.receipt for message in fetched])]).results
+    assert [done.state for done in settled] == [S, S, S]
+    audit(one)

@@ -90,6 +90,8 @@ def _put_right(
         or (message.staged is not None and _bring(tree, tree.in_new(message.staged), message, queue))
     ):
         message.place = belongs
+        if message.lost:
+            picture.find_again(message)
     elif message.state in OPEN or (message.state in DEAD and message.has_body):
         decider.gone(group, message)
 

@@ -25,7 +25,7 @@ import time
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -388,9 +388,14 @@ class FolderStore:
     def _read_on(self) -> None:
         picture, oldest = self._picture, self._picture.oldest
         for frame in self._log.follow(self._end):
+            _follow_log(picture)
             _absorb(picture, frame)
             self._end = frame.end
-        _follow_log(picture)
+        # Whoever appended the last group may have been killed before its files followed. Nobody was after one before it: the next
+        # one who appended had read it, and so done this.
+        for message in picture.moved.values():
+            self._finish(message)
+        picture.moved.clear()
         if picture.oldest != oldest:
             self._begin = read_header(self._log.descriptor)
             self._log.places.forget(self._begin.position)
@@ -434,6 +439,23 @@ class FolderStore:
         if message.due_at is not None and belongs is Place.DELAY:
             self._tree.set_due(self._spot(message), message.due_at)
 
+    def _finish(self, message: Message) -> None:
+        """As `_put_in_place`, where somebody else should have. Under the lock, also a shared one: who is second finds it done."""
+        belongs, queue = message.belongs, self._picture.numbered[message.number].name
+        there = self._tree.spot(belongs, queue, message.id)
+        places = [self._tree.spot(message.place, queue, message.id)] if message.place is not belongs else []
+        if message.staged is not None:
+            places.append(self._tree.in_new(message.staged))
+        message.place = belongs
+        if belongs is not Place.REMOVE and self._tree.exists(there):
+            return
+        for here in places:
+            with suppress(FileNotFoundError):
+                self._tree.move(here, there)
+                return
+        if belongs is not Place.REMOVE and not self._tree.exists(there):
+            self._picture.lose(message)
+
     def _remove(self, message: Message) -> None:
         here = self._spot(message)
         message.place = Place.REMOVE
@@ -454,6 +476,8 @@ class FolderStore:
             queue = self._picture.numbered[message.number].name
             places = (Place.QUEUE, Place.DELAY, Place.DEAD, Place.REMOVE)
             spots = {place: self._tree.spot(place, queue, message.id) for place in places}
+            if message.staged is not None:
+                spots[Place.NEW] = self._tree.in_new(message.staged)
             there = [place for place, spot in spots.items() if self._tree.exists(spot)]
             if message.state not in OPEN or not there:
                 message.lost = False
@@ -784,7 +808,7 @@ def _absorb(picture: Picture, frame: Frame) -> None:
 
 
 def _follow_log(picture: Picture) -> None:
-    """Whoever appended has moved the files."""
+    """The files are where they belong: whoever appended has moved them."""
     for message in picture.moved.values():
         message.place = message.belongs
     picture.moved.clear()

@@ -5,7 +5,8 @@
     write               log_head: the last lock, and with it the numbers ─▶ set statements ─▶ COMMIT, at once
 
 Offsets are known only with the last lock, so that they are dense and in the order of the commits. Until then a group counts on from
-the head as it was when it began; `writing.py` moves its numbers on by as much as others were quicker.
+the head as it was when it began; `writing.py` moves its numbers on by as much as others were quicker. Those numbers may be others' by
+then: a group that reads one runs again, and a fetch leaves messages alone that are younger than its group.
 
 What must not happen twice at a time hangs on a key: an idempotency key, an own id, a thing that is compared, an order by key, a
 limit. A key is locked by the row of `latches` that its hash names, whether rows of its own exist or not. Whoever changes a
@@ -93,6 +94,10 @@ class Keeping(NamedTuple):
     log_keep_us: int
     lake: bool
     lake_holds: int | None
+
+
+class Overtaken(Exception):
+    """Somebody committed since the group began, and their numbers are those that it counts on with."""
 
 
 class _Front:
@@ -300,7 +305,7 @@ class GroupRows:
     def _load(self, sequences: Iterable[int], kept: Mapping[tuple[int, int, int], Slot] = {}) -> None:
         """`kept`: slots that are here already, and stay as they are."""
         wanted = [sequence for sequence in sequences if sequence not in self.messages]
-        messages, undecided = load(self.db, wanted, self.names.places)
+        messages, undecided = self._load_messages(wanted)
         for message in messages:
             self.messages[message.sequence] = message
             self._ids[message.id] = message.sequence
@@ -314,6 +319,20 @@ class GroupRows:
             message.slots = [kept.get(_key(slot), slot) for slot in message.slots]
             for slot in message.slots:
                 slot.message = message
+
+    def _load_messages(self, sequences: Iterable[int]) -> tuple[list[Message], set[Message]]:
+        messages, undecided = load(self.db, sequences, self.names.places)
+        for message in messages:
+            self._check(message.sequence)
+            for slot in message.slots:
+                self._check(slot.redriven)
+                self._check(slot.fetch or 0)
+        return messages, undecided
+
+    def _check(self, number: int) -> None:
+        """Of a row that was read."""
+        if number > self.base:
+            raise Overtaken(f"offset {number} came after the group had begun")
 
     def _know(self, slot: Slot) -> None:
         self.slots[_key(slot)] = slot
@@ -476,6 +495,7 @@ class GroupRows:
         self.fetchings |= dict.fromkeys(wanted)
         self.db.execute(f'select {FETCH} from fetches where "offset" = any(%s)', (wanted,))
         for row in self.db.fetchall():
+            self._check(row[0])
             fetching = fetching_of(row, self.slots)
             if fetching is not None:
                 self.fetchings[fetching.offset] = fetching
@@ -526,9 +546,9 @@ class GroupRows:
         others, values = _for(consumer)
         self.db.execute(
             "select priority, sequence, slot from deliveries d where destination = %s and state in (3, 7)"
-            " and due_at is null and not blocked and (priority, sequence, slot) > (%s, %s, %s)"
+            " and due_at is null and not blocked and (priority, sequence, slot) > (%s, %s, %s) and sequence <= %s"
             f"{others} order by priority, sequence, slot limit %s for update skip locked",
-            (place.number, *front.bound, *values, limit),
+            (place.number, *front.bound, self.base, *values, limit),
         )
         found = self.db.fetchall()
         front.exhausted = len(found) < limit
@@ -555,7 +575,7 @@ class GroupRows:
 
     def _read_again(self, slot: Slot) -> None:
         """It was read before it was locked."""
-        (message,), _ = load(self.db, [slot.message.sequence], self.names.places)
+        (message,), _ = self._load_messages([slot.message.sequence])
         for fresh in message.slots:
             if _key(fresh) == _key(slot):
                 slot.__dict__ |= {**vars(fresh), "message": slot.message}
@@ -715,6 +735,7 @@ class GroupRows:
             (list(objects), list(keys)),
         )
         for object, key, hash, id, sequence, at, ended in self.db.fetchall():
+            self._check(sequence)
             end = None if ended is None else STATE[ended]
             self._contents[object, key] = Content(hash, id, sequence, at, end)
 
@@ -732,6 +753,7 @@ class GroupRows:
             )
             row = self.db.fetchone()
             self._latest[place, thing] = 0 if row is None else row[0]
+            self._check(self._latest[place, thing])
         return self._latest[place, thing]
 
     def set_latest(self, place: Destination, thing: Thing, sequence: int) -> None:
