@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from scripts.postgres_server import programs
 from scripts.test_servers import SERVERS, table
 
 from . import results
@@ -18,10 +19,11 @@ from .kills import round_of_kills
 from .lake import round_of_pipeline_kills
 from .power import cut
 from .results import Row
+from .shared import round_of_folder_kills, round_of_postgres_kills
 from .walk import walk
 
-PARTS = ("kills", "power", "control", "walk", "pipeline")
-#: kills on one file
+PARTS = ("kills", "power", "control", "walk", "folder", "postgres", "pipeline")
+#: kills on one file, folder or database
 ROUND = 20
 #: kills of the pipeline on one lake
 PIPELINE_ROUND = 10
@@ -41,6 +43,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--cuts", type=int, default=10, help="power cuts, half after a healed error (10)")
     parser.add_argument("--controls", type=int, default=3, help="power cuts for each control (3)")
     parser.add_argument("--walks", type=int, default=2, help="hundreds of walks (2)")
+    parser.add_argument("--folder-kills", type=int, default=200, help="… of brokers on a folder (200)")
+    parser.add_argument(
+        "--postgres-kills", type=int, default=200, help="… of brokers on PostgreSQL, and of it (200)"
+    )
     parser.add_argument("--pipeline-kills", type=int, default=20, help="kill -9 of the pipeline (20)")
     parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
@@ -67,9 +73,13 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         rows += [row(part, index) for part in results.CONTROLS for index in range(arguments.controls)]
     if "walk" in chosen:
         rows.append(row("walk", 0, arguments.walks))
-    if "pipeline" in chosen:
-        sizes = _rounds(arguments.pipeline_kills, PIPELINE_ROUND)
-        rows += [row("pipeline", index, size) for index, size in enumerate(sizes)]
+    for part, kills, largest in (
+        ("folder", arguments.folder_kills, ROUND),
+        ("postgres", arguments.postgres_kills, ROUND),
+        ("pipeline", arguments.pipeline_kills, PIPELINE_ROUND),
+    ):
+        if part in chosen:
+            rows += [row(part, index, size) for index, size in enumerate(_rounds(kills, largest))]
     return rows
 
 
@@ -78,7 +88,12 @@ def _rounds(kills: int, largest: int) -> list[int]:
 
 
 #: what says how long a section's run is
-_SIZES = {"sqlite": ("kills", "cuts", "controls", "walks"), "pipeline": ("pipeline_kills",)}
+_SIZES = {
+    "sqlite": ("kills", "cuts", "controls", "walks"),
+    "folder": ("folder_kills",),
+    "postgres": ("postgres_kills",),
+    "pipeline": ("pipeline_kills",),
+}
 
 
 def is_whole(section: str, arguments: argparse.Namespace) -> bool:
@@ -97,6 +112,10 @@ def prove(row: Row, tell: Callable[[], None]) -> None:
             tell()
     elif row.part == "pipeline":
         row.piped = round_of_pipeline_kills(row.seed, row.size, tell)
+    elif row.part == "folder":
+        row.struck = round_of_folder_kills(row.seed, row.size, tell)
+    elif row.part == "postgres":
+        row.struck = round_of_postgres_kills(row.seed, row.size, tell)
     elif row.part == "kills":
         row.struck = round_of_kills(row.seed, row.size, tell)
     else:
@@ -115,8 +134,17 @@ def _identity(row: Row) -> tuple[str, int, int, int, str]:
     return (row.part, row.index, row.size, row.seed, row.code)
 
 
-def gap() -> str | None:
-    """Why there can be no power cuts here."""
+def gap(parts: set[str]) -> str | None:
+    """What of these parts cannot be done here, and why."""
+    if not parts.isdisjoint(_COMMANDS) and (reason := _power_gap()) is not None:
+        return f"{reason}\nwithout them: --only kills,walk,folder,postgres"
+    if "postgres" in parts and programs() is None:
+        missing = table([SERVERS["postgresql"]])
+        return "\n".join(["its kills need a program that is not on this machine:", *missing])
+    return None
+
+
+def _power_gap() -> str | None:
     missing = [SERVERS[name] for name in RIG if SERVERS[name].missing()]
     if missing:
         return "\n".join(["the power cuts need programs that are not on this machine:", *table(missing)])
@@ -131,8 +159,8 @@ def main(given: Sequence[str] | None = None) -> int:
         console.print(f"prove: no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
         return 2
     rows = planned(arguments)
-    if any(row.part in _COMMANDS for row in rows) and (reason := gap()) is not None:
-        console.print(f"prove: {reason}\nwithout them: --only kills,walk", highlight=False)
+    if (reason := gap({row.part for row in rows})) is not None:
+        console.print(f"prove: {reason}", highlight=False)
         return 2
     known = {} if arguments.fresh else {_identity(row): row for row in results.load()}
     done: list[Row] = []

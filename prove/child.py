@@ -23,9 +23,13 @@ class NotServing(Exception):
     """The broker refused to start, or ended before it was ready."""
 
 
-def serve_command(store: Path, scheme: str = "sqlite") -> list[str]:
+def serve_command(store: Path) -> list[str]:
     """The real thing, as a person starts it."""
-    return [sys.executable, "-m", "waypost", "serve", "--store", f"{scheme}:///{store}", "--port", "0"]
+    return serve_url_command(f"sqlite:///{store}")
+
+
+def serve_url_command(url: str) -> list[str]:
+    return [sys.executable, "-m", "waypost", "serve", "--store", url, "--port", "0"]
 
 
 def normal_command(store: Path) -> list[str]:
@@ -36,6 +40,18 @@ def normal_command(store: Path) -> list[str]:
 def unchecked_command(store: Path) -> list[str]:
     """A control: no checkpoint at the start."""
     return [sys.executable, "-m", "prove.careless", "unchecked", str(store)]
+
+
+def is_writing(pid: int) -> bool:
+    """Whether a thread of it is inside a write or a sync at this moment, as far as the kernel tells."""
+    for task in Path(f"/proc/{pid}/task").glob("*/syscall"):
+        try:
+            call = task.read_text().split()[0]
+        except (OSError, IndexError):
+            continue
+        if call in _WRITING.get(platform.machine(), ()):
+            return True
+    return False
 
 
 class Child:
@@ -68,15 +84,7 @@ class Child:
         raise NotServing(f"not ready after {READY_SECONDS:g} s: {self.said.strip()[-500:]}")
 
     def is_writing(self) -> bool:
-        """Whether a thread of it is inside a write or a sync at this moment, as far as the kernel tells."""
-        for task in Path(f"/proc/{self.process.pid}/task").glob("*/syscall"):
-            try:
-                call = task.read_text().split()[0]
-            except (OSError, IndexError):
-                continue
-            if call in _WRITING.get(platform.machine(), ()):
-                return True
-        return False
+        return is_writing(self.process.pid)
 
     def kill(self) -> None:
         self.process.kill()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,9 +15,10 @@ FOLDER = ROOT / ".prove" / "evidence"
 
 @contextmanager
 def kept_when_wrong(
-    folder: Path, run: str, *, careful: bool = True
+    folder: Path, run: str, *, careful: bool = True, besides: Sequence[str] = ()
 ) -> Iterator[Callable[[Verdict], Verdict]]:
-    """Hand the verdict to what this yields; a folder without a good one is kept, unless it is a control's."""
+    """Hand the verdict to what this yields; a folder without a good one is kept, unless it is a control's; but
+    for what is named like `besides`."""
     faultless = False
 
     def checked(verdict: Verdict) -> Verdict:
@@ -29,4 +30,5 @@ def kept_when_wrong(
         yield checked
     finally:
         if careful and not faultless and folder.exists():
-            shutil.copytree(folder, FOLDER / run, dirs_exist_ok=True)
+            ignored = shutil.ignore_patterns(*besides)
+            shutil.copytree(folder, FOLDER / run, dirs_exist_ok=True, ignore=ignored)

@@ -18,7 +18,6 @@ import msgspec
 from .child import Child, serve_command
 from .evidence import kept_when_wrong
 from .load import drain, live
-from .messages import FOLDER_RUN
 from .record import Record
 from .verdict import Event, Verdict, judge
 
@@ -38,6 +37,10 @@ class Struck(msgspec.Struct, kw_only=True):
     open_commits: int = 0
     #: starts that were killed before they were ready
     start_kills: int = 0
+    #: how many faults struck what, where there is a choice
+    victims: dict[str, int] = {}
+    #: the server below the store, where there is one, with its version
+    server: str = ""
     verdict: Verdict
     seconds: float = 0.0
 
@@ -46,13 +49,11 @@ def read_log(lines: bytes) -> list[Event]:
     return [_events.decode(line) for line in lines.splitlines()]
 
 
-def round_of_kills(
-    seed: int, kills: int, tell: Callable[[], None] = lambda: None, *, on_folder: bool = False
-) -> Struck:
-    """`tell` hears of every kill; `on_folder`: of a folder store, with the load that it can take."""
+def round_of_kills(seed: int, kills: int, tell: Callable[[], None] = lambda: None) -> Struck:
+    """`tell` hears of every kill."""
     began = time.monotonic()
     rng = random.Random(seed)
-    record = Record(f"{FOLDER_RUN if on_folder else 'kills'}{seed}")
+    record = Record(f"kills{seed}")
     writing: list[bool] = []
     start_kills = 0
     with (
@@ -60,16 +61,14 @@ def round_of_kills(
         kept_when_wrong(Path(name), record.run) as checked,
     ):
         folder = Path(name)
-        command = (
-            serve_command(folder / "mq", "folder") if on_folder else serve_command(folder / "waypost.db")
-        )
+        command = serve_command(folder / "waypost.db")
 
         def start() -> Child:
             return Child(command, folder / "broker.log")
 
         for _ in range(kills):
             if rng.random() < START_KILLS:
-                _kill_while_starting(start(), rng.random() * 0.5)
+                kill_while_starting(start(), rng)
                 start_kills += 1
             child = start()
 
@@ -94,6 +93,6 @@ def round_of_kills(
     )
 
 
-def _kill_while_starting(child: Child, seconds: float) -> None:
-    time.sleep(seconds)
+def kill_while_starting(child: Child, rng: random.Random) -> None:
+    time.sleep(rng.random() * 0.5)
     child.kill()

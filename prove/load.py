@@ -7,17 +7,27 @@ Keyed publishes without an answer are sent again, to the broker's next life.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from .child import Child
-from .messages import CHANNELS, QUEUES, Message, is_on_folder, make_message, number_of, places_of
+from .messages import (
+    CHANNELS,
+    QUEUES,
+    Message,
+    is_on_folder,
+    make_message,
+    may_be_away,
+    number_of,
+    places_of,
+)
 from .record import Confirmed, Delivered, Record, Sent
 from .wire import Answer, Connection, Unanswered
 
@@ -26,6 +36,8 @@ CLIENTS = 32
 THINK_SECONDS = 0.012
 #: a broker that lives on for so long after its fault is ended by force
 AFTER_FAULT_SECONDS = 20.0
+#: for so long the load goes on after a fault, where a broker is left
+OUTLIVED_SECONDS = 0.5
 DRAIN_SECONDS = 180.0
 OPEN = ("Q", "R", "F")
 
@@ -76,6 +88,36 @@ def live(
         child.kill()
 
 
+def share(
+    record: Record,
+    children: Sequence[Child],
+    rng: random.Random,
+    seconds: float,
+    fault: Callable[[], None],
+) -> None:
+    """A life of brokers on one store: load on all of them, after some seconds the fault, and on with those that are left."""
+    ports = [child.port() for child in children]
+
+    async def load() -> None:
+        async with Connection.open_to(ports[0]) as connection:
+            await _begin(record, connection)
+        ended = asyncio.Event()
+        working = [
+            asyncio.create_task(_client(record, child, port, 0.6, random.Random(rng.random()), ended))
+            for child, port in itertools.islice(itertools.cycle(zip(children, ports, strict=True)), CLIENTS)
+        ]
+        await asyncio.sleep(seconds)
+        try:
+            await asyncio.to_thread(fault)
+            if any(child.process.poll() is None for child in children):
+                await asyncio.sleep(OUTLIVED_SECONDS)
+        finally:
+            ended.set()
+            await asyncio.gather(*working)
+
+    asyncio.run(load())
+
+
 async def _begin(record: Record, connection: Connection) -> None:
     if not record.heads:
         for name, policy in QUEUES.items():
@@ -84,13 +126,23 @@ async def _begin(record: Record, connection: Connection) -> None:
             policy, path = CHANNELS[place], place.replace("channel/", "/v1/channels/")
             await connection.ask("PUT", path, msgspec.json.encode(policy))
     answer = await connection.ask("HEAD", "/log")
+    while answer.status == 503 and may_be_away(record.run):
+        await asyncio.sleep(0.05)
+        answer = await connection.ask("HEAD", "/log")
     record.heads.append(int(answer.headers["waypost-head"]))
 
 
-async def _client(record: Record, child: Child, port: int, publishing: float, rng: random.Random) -> None:
+async def _client(
+    record: Record,
+    child: Child,
+    port: int,
+    publishing: float,
+    rng: random.Random,
+    ended: asyncio.Event | None = None,
+) -> None:
     try:
         async with Connection.open_to(port) as connection:
-            while True:
+            while ended is None or not ended.is_set():
                 await asyncio.sleep(rng.expovariate(1 / THINK_SECONDS))
                 await _step(record, connection, publishing, rng)
     except Unanswered as error:
@@ -184,8 +236,14 @@ async def _publish_many(record: Record, connection: Connection, messages: list[M
 
 
 def _refused(record: Record, messages: Iterable[Message], answer: Answer) -> None:
+    # The first try of a repeat may have been stored; and so may what it is no use to wait for.
+    in_doubt = answer.status == 503 and "retry-after" not in answer.headers
     for message in messages:
-        record.sent[message.number].refused = True
+        sent = record.sent[message.number]
+        if sent.repeated or in_doubt:
+            record.unanswered(message.number)
+        else:
+            sent.refused = True
     if answer.status != 503:
         record.strange.append(f"publish: {answer.status} {answer.body[:200]!r}")
 
@@ -200,7 +258,7 @@ def _path(place: str) -> str:
 async def fetch(record: Record, connection: Connection, place: str, n: int) -> list[Delivered]:
     asked = record.tick()
     answer = await connection.ask("GET", f"{_path(place)}?n={n}&consumer=prover")
-    if answer.status not in (200, 204):
+    if answer.status not in (200, 204) and not _is_away(record, answer):
         record.strange.append(f"fetch: {answer.status} {answer.body[:200]!r}")
     if answer.status != 200:
         return []
@@ -226,7 +284,8 @@ async def confirm(
     form = {"receipts": [one.receipt for one in delivered], **outcome}
     answer = await connection.ask("POST", f"{_path(place)}/confirm", msgspec.json.encode(form))
     if answer.status != 200:
-        record.strange.append(f"confirm: {answer.status} {answer.body[:200]!r}")
+        if not _is_away(record, answer):
+            record.strange.append(f"confirm: {answer.status} {answer.body[:200]!r}")
         return
     answered = record.tick()
     for one, result in zip(delivered, answer.json()["results"], strict=True):
@@ -236,6 +295,10 @@ async def confirm(
             record.confirmed.append(
                 Confirmed(one.id, place, one.attempt, result["state"], record.life, answered)
             )
+
+
+def _is_away(record: Record, answer: Answer) -> bool:
+    return answer.status == 503 and may_be_away(record.run)
 
 
 async def _work(record: Record, connection: Connection, place: str, rng: random.Random) -> None:

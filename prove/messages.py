@@ -21,6 +21,8 @@ PLACES = (*QUEUES, *CHANNELS)
 KEYS = 200
 #: runs of this name are against a folder: without channels, and a message has one queue
 FOLDER_RUN = "folder"
+#: runs of this name are against a server that is killed, too: while it is away the answer may be 503
+POSTGRES_RUN = "postgres"
 #: one message in so many has a body that lies in a file of its own
 LARGE_EVERY = 400
 
@@ -72,6 +74,10 @@ def make_message(run: str, number: int) -> Message:
 
 def is_on_folder(run: str) -> bool:
     return run.startswith(FOLDER_RUN)
+
+
+def may_be_away(run: str) -> bool:
+    return run.startswith(POSTGRES_RUN)
 
 
 def places_of(run: str) -> tuple[str, ...]:

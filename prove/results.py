@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,10 +26,17 @@ PAGE = ROOT / "docs" / "guarantees.md"
 #: what the page says apart from each other: each has its own table, run and commit
 SECTIONS = {
     "sqlite": ("kills", "power", "control", "walk"),
+    "folder": ("folder",),
+    "postgres": ("postgres",),
     "pipeline": ("pipeline",),
 }
 #: code that a section's faults cannot reach
-_ELSEWHERE = {"sqlite": ("pyspark_waypost", "waypost/spark")}
+_SPARK = ("pyspark_waypost", "waypost/spark")
+_ELSEWHERE = {
+    "sqlite": (*_SPARK, "waypost/stores/folder", "waypost/stores/postgres"),
+    "folder": (*_SPARK, "waypost/stores/sqlite", "waypost/stores/postgres"),
+    "postgres": (*_SPARK, "waypost/stores/sqlite", "waypost/stores/folder"),
+}
 
 #: each kind of fault, in words
 TITLES = {
@@ -37,6 +45,8 @@ TITLES = {
     "healed": "power cut after an I/O error that healed",
     "normal": "control: `synchronous=NORMAL`, power cut",
     "unchecked": "control: no checkpoint at start, power cut after a healed I/O error",
+    "folder": "`kill -9` of a broker on a folder under load",
+    "postgres": "`kill -9` of PostgreSQL, of a broker on it, of both, under load",
 }
 #: these must lose
 CONTROLS = ("normal", "unchecked")
@@ -166,6 +176,12 @@ def _store_lines(rows: Sequence[Row]) -> list[str]:
     if parts:
         lines += [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
         lines += [*(_line(part, rows) for part in parts), ""]
+    victims: Counter[str] = Counter()
+    for row in rows:
+        victims.update(row.struck.victims if row.struck is not None else {})
+    if victims:
+        struck = ", ".join(f"{who} {times}" for who, times in sorted(victims.items()))
+        lines.append(f"Struck: {struck}.\n")
     starts = sum(row.struck.start_kills for row in rows if row.struck is not None)
     if starts:
         lines.append(f"Starts killed before they were ready, beside these: {starts}.\n")
@@ -206,9 +222,13 @@ def _circumstances(section: str, rows: Sequence[Row]) -> str:
         sum(one.seconds for row in rows for one in (row.struck, row.walked, row.piped) if one is not None)
         / 60
     )
+    below = {
+        "folder": [],
+        "postgres": sorted({row.struck.server for row in rows if row.struck is not None}),
+    }.get(section, [f"SQLite {apsw.sqlite_lib_version()}"])
+    on = ", ".join([*below, f"Python {platform.python_version()}", f"Linux {platform.release()}"])
     return (
-        f"Waypost {__version__} (commit {commit or 'unknown'}, sources {code_of(section)}), SQLite "
-        f"{apsw.sqlite_lib_version()}, Python {platform.python_version()}, Linux {platform.release()}; "
+        f"Waypost {__version__} (commit {commit or 'unknown'}, sources {code_of(section)}), {on}; "
         f"{minutes:.0f} minutes, ended {max(row.at for row in rows)}."
     )
 

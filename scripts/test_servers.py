@@ -40,7 +40,11 @@ SERVERS = {
     for server in (
         Server("strace", ("strace",), ("strace",), ("test", "prove"), "makes a sync fail on purpose"),
         Server(
-            "postgresql", ("initdb", "pg_ctl"), ("postgresql",), ("test",), "the store that brokers share"
+            "postgresql",
+            ("initdb", "pg_ctl"),
+            ("postgresql",),
+            ("test", "prove"),
+            "the store that brokers share",
         ),
         Server("chromium", ("chromium",), ("chromium",), ("test",), "looks at the report"),
         Server("nbdkit", ("nbdkit",), ("nbdkit",), ("prove",), "the disk whose power is cut"),

@@ -9,8 +9,9 @@ from functools import cache
 
 import pytest
 
+from scripts.postgres_server import Server, programs
 from tests.conftest import miss
-from tests.postgres.server import VARIABLE, Databases, Server, programs
+from tests.postgres.server import VARIABLE, Databases
 
 
 @cache

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from scripts.postgres_server import Server, programs
 from tests.conftest import miss
 from tests.postgres.fixtures import database
 from tests.postgres.proxy import Cut, Proxy
-from tests.postgres.server import Databases, Server, programs
+from tests.postgres.server import Databases
 from waypost.commands import Confirm, Fetch, Published
 from waypost.delivery import S
 from waypost.errors import StoreUnavailable

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from scripts.postgres_server import Server, programs
 from tests.conftest import miss
 from tests.postgres.fixtures import database, databases
-from tests.postgres.server import Databases, Server, programs
+from tests.postgres.server import Databases
 from waypost.errors import StoreUnusable
 from waypost.stores.opening import described, open_store
 from waypost.stores.postgres.connecting import SCHEMA, migrate
