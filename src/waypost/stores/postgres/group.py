@@ -58,7 +58,7 @@ from ..things import (
     Thing,
     heads_its_key,
 )
-from .loading import FETCH, JOB, STATE, fetching_of, job_of, load, sequences_of
+from .loading import FETCH, JOB, STATE, ask, fetching_of, job_of, load, loaded, send, sequences_of
 from .names import Db, Names
 
 #: rows of `latches`
@@ -67,6 +67,9 @@ LATCHES = 256
 WINDOW = 50_000
 #: what a fetch looks at when the first rows were not for it; messages of a job that are looked at together
 PAGE = 100
+
+_FETCHES = f'select {FETCH} from fetches where "offset" = any(%s)'
+_BODIES = "select sequence, body from payloads where sequence = any(%s)"
 
 
 class Head(NamedTuple):
@@ -79,10 +82,15 @@ class Head(NamedTuple):
     sealed: int | None
     undecided: int
 
+    turn: int
+
     @classmethod
-    def read(cls, db: Db) -> Head:
-        db.execute("select next, at, version, oldest, sealed, undecided from log_head")
-        row = db.fetchone()
+    def ask(cls, db: Db) -> Db:
+        return send(db, "select next, at, version, oldest, sealed, undecided, turn from log_head")
+
+    @classmethod
+    def read(cls, asked: Db) -> Head:
+        row = asked.fetchone()
         assert row is not None
         return cls(*row)
 
@@ -171,9 +179,10 @@ class GroupRows:
 
     # ── read beforehand ─────────────────────────────────────────────────────────────────────
 
-    def prepare(self, commands: Sequence[Command]) -> None:
-        """Everything that the commands name, in a few statements, locked in order."""
-        receipts: set[int] = set()
+    def prepare(
+        self, commands: Sequence[Command], receipts: set[int], held: Iterable[tuple[int, int]]
+    ) -> None:
+        """Everything that the commands name, in a few statements, locked in order. `held`: sequence and destination of the receipts."""
         ids: set[str] = set()
         own_ids: set[str] = set()
         publishes: list[Publish] = []
@@ -185,8 +194,6 @@ class GroupRows:
             elif isinstance(command, Fetch):
                 wanted = (command.kind, command.queue)
                 self._wanted[wanted] = self._wanted.get(wanted, 0) + command.n
-            elif isinstance(command, Confirm | Extend | Release | Kick):
-                receipts |= {parsed[0] for one in command.receipts if (parsed := parse_receipt(one))}
             elif isinstance(command, Remove | Decide | ErasePayload):
                 ids.add(command.id)
         keys: set[str] = set()
@@ -212,18 +219,12 @@ class GroupRows:
             keys |= {f"p {place.number}" for place in self.names.limited()}
         places: set[int] = set()
         sequences: set[int] = set()
-        if receipts:
-            self.db.execute(
-                'select sequence, destination from fetches where "offset" = any(%s)', (list(receipts),)
-            )
-            for sequence, place in self.db.fetchall():
-                sequences.add(sequence)
-                places.add(place)
+        for sequence, place in held:
+            sequences.add(sequence)
+            places.add(place)
         named = sequences_of(self.db, ids)
-        self._obtain(sequences | set(named.values()), keys, places | self._all_places(named))
+        self._obtain(sequences | set(named.values()), keys, places | self._all_places(named), receipts)
         self._ids |= named
-        if receipts:
-            self._load_fetchings(receipts)
         if own_ids:
             self._find_ids(own_ids)
         self._load_remembered(scopes)
@@ -239,21 +240,14 @@ class GroupRows:
     def _compares(self, thing: Thing) -> bool:
         return self.objects.get(thing[0], DEFAULT_OBJECT).unchanged is not None
 
-    def _latch(self, keys: Iterable[str], wait: bool = True) -> set[int]:
-        """The numbers of those that were got; all of them where it may wait."""
-        numbers = sorted({_latch_of(key) for key in keys})
-        if not numbers:
-            return set()
-        skip = "" if wait else " skip locked"
-        self.db.execute(
-            f"select number from latches where number = any(%s) order by number for update{skip}", (numbers,)
-        )
-        return {number for (number,) in self.db.fetchall()}
-
     def _obtain(
-        self, sequences: Iterable[int], keys: Iterable[str] = (), places: set[int] | None = None
+        self,
+        sequences: Iterable[int],
+        keys: Iterable[str] = (),
+        places: set[int] | None = None,
+        receipts: Iterable[int] = (),
     ) -> None:
-        """Lock messages, and their slots in these places or everywhere; then read them as they are."""
+        """Lock messages, and their slots in these places or everywhere; then read them as they are, and these fetches of them."""
         wanted = sorted(set(sequences) - self._locked)
         latches = set(keys)
         if wanted and self.names.keyed:
@@ -261,27 +255,47 @@ class GroupRows:
                 "select distinct key from messages where sequence = any(%s) and key is not null", (wanted,)
             )
             latches |= {f"k {key}" for (key,) in self.db.fetchall()}
-        self._latch(latches)
-        if not wanted:
+        offsets = [offset for offset in receipts if offset not in self.fetchings]
+        if not (latches or wanted or offsets):
             return
-        self.db.execute(
-            "select sequence from messages where sequence = any(%s) order by sequence for update", (wanted,)
+        with self.db.connection.pipeline():
+            if latches:
+                numbers = sorted({_latch_of(key) for key in latches})
+                send(
+                    self.db,
+                    "select 1 from latches where number = any(%s) order by number for update",
+                    (numbers,),
+                )
+            if wanted:
+                self._lock(wanted, places)
+                asked = ask(self.db, wanted)
+            fetches = send(self.db, _FETCHES, (offsets,)) if offsets else None
+        if wanted:
+            self._locked |= set(wanted)
+            for sequence in wanted:
+                self._unload(sequence)
+            self._take_in(asked)
+            for sequence in wanted:
+                message = self.messages.get(sequence)
+                for slot in message.slots if message is not None else ():
+                    if places is None or slot.queue.number in places:
+                        self._mine.add(slot)
+        if fetches is not None:
+            self._take_fetchings(offsets, fetches)
+
+    def _lock(self, sequences: list[int], places: set[int] | None) -> None:
+        send(
+            self.db,
+            "select 1 from messages where sequence = any(%s) order by sequence for update",
+            (sequences,),
         )
         where = "" if places is None else " and destination = any(%s)"
-        self.db.execute(
+        send(
+            self.db,
             f"select 1 from deliveries where sequence = any(%s){where}"
             " order by sequence, destination, slot for update",
-            (wanted,) if places is None else (wanted, sorted(places)),
+            (sequences,) if places is None else (sequences, sorted(places)),
         )
-        self._locked |= set(wanted)
-        for sequence in wanted:
-            self._unload(sequence)
-        self._load(wanted)
-        for sequence in wanted:
-            message = self.messages.get(sequence)
-            for slot in message.slots if message is not None else ():
-                if places is None or slot.queue.number in places:
-                    self._mine.add(slot)
 
     def _unload(self, sequence: int) -> None:
         """What was read without a lock may be outdated."""
@@ -297,7 +311,13 @@ class GroupRows:
 
     def _load(self, sequences: Iterable[int]) -> None:
         wanted = [sequence for sequence in sequences if sequence not in self.messages]
-        messages, undecided = load(self.db, wanted, self.names.places)
+        if wanted:
+            with self.db.connection.pipeline():
+                asked = ask(self.db, wanted)
+            self._take_in(asked)
+
+    def _take_in(self, asked: tuple[Db, Db]) -> None:
+        messages, undecided = loaded(asked, self.names.places)
         for message in messages:
             self.messages[message.sequence] = message
             self._ids[message.id] = message.sequence
@@ -435,11 +455,14 @@ class GroupRows:
         return body
 
     def _load_bodies(self, messages: Iterable[Message]) -> None:
-        hashes = {message.sequence: message.hash for message in messages}
-        self.db.execute("select sequence, body from payloads where sequence = any(%s)", (list(hashes),))
-        self.bodies |= dict.fromkeys(hashes)
-        for sequence, body in self.db.fetchall():
-            self.bodies[sequence] = body if payload_hash(body) == hashes[sequence] else None
+        sequences = [message.sequence for message in messages]
+        self._take_bodies(sequences, send(self.db, _BODIES, (sequences,)))
+
+    def _take_bodies(self, sequences: Iterable[int], asked: Db) -> None:
+        self.bodies |= dict.fromkeys(sequences)
+        for sequence, body in asked.fetchall():
+            intact = payload_hash(body) == self.messages[sequence].hash
+            self.bodies[sequence] = body if intact else None
 
     def drop_body(self, message: Message) -> None:
         message.kept = False
@@ -466,9 +489,11 @@ class GroupRows:
 
     def _load_fetchings(self, offsets: Iterable[int]) -> None:
         wanted = [offset for offset in offsets if offset not in self.fetchings]
-        self.fetchings |= dict.fromkeys(wanted)
-        self.db.execute(f'select {FETCH} from fetches where "offset" = any(%s)', (wanted,))
-        for row in self.db.fetchall():
+        self._take_fetchings(wanted, send(self.db, _FETCHES, (wanted,)))
+
+    def _take_fetchings(self, offsets: Iterable[int], asked: Db) -> None:
+        self.fetchings |= dict.fromkeys(offsets)
+        for row in asked.fetchall():
             fetching = fetching_of(row, self.slots)
             if fetching is not None:
                 self.fetchings[fetching.offset] = fetching
@@ -518,7 +543,8 @@ class GroupRows:
         limit = limit or max(1, min(1_000, self._wanted.get((place.kind, place.name), PAGE)))
         others, values = _for(consumer)
         self.db.execute(
-            "select priority, sequence, slot from deliveries d where destination = %s and state in (3, 7)"
+            "select priority, sequence, slot, (select size from messages m where m.sequence = d.sequence)"
+            " from deliveries d where destination = %s and state in (3, 7)"
             " and due_at is null and not blocked and (priority, sequence, slot) > (%s, %s, %s)"
             f"{others} order by priority, sequence, slot limit %s for update skip locked",
             (place.number, *front.bound, *values, limit),
@@ -527,24 +553,33 @@ class GroupRows:
         front.exhausted = len(found) < limit
         if not found:
             return
-        front.bound = tuple(found[-1])
+        front.bound = found[-1][:3]
         self._from[place] = 0
-        known = {sequence for _, sequence, _ in found if sequence in self.messages}
-        self._load(sequence for _, sequence, _ in found)
-        mine = [self.slots[sequence, place.number, number] for _, sequence, number in found]
+        known = {sequence for _, sequence, _, _ in found if sequence in self.messages}
+        self._load_with_bodies({sequence: size for _, sequence, _, size in found})
+        mine = [self.slots[sequence, place.number, number] for _, sequence, number, _ in found]
         for slot in mine:
             if slot.message.sequence in known and slot not in self._mine:
                 self._read_again(slot)
         self._mine |= set(mine)
         self._take_whole([slot for slot in mine if slot.message.sequence not in self._locked], place)
-        size = 0
-        near: list[Message] = []
-        for message in dict.fromkeys(slot.message for slot in mine):
-            size += message.size
-            if message.sequence not in self.bodies and (not near or size <= FETCH_BYTES):
-                near.append(message)
-        if near:
-            self._load_bodies(near)
+
+    def _load_with_bodies(self, sizes: dict[int, int]) -> None:
+        """Messages, and the bodies of the first of them."""
+        wanted = [sequence for sequence in sizes if sequence not in self.messages]
+        total = 0
+        near: list[int] = []
+        for sequence, size in sizes.items():
+            total += size
+            if sequence not in self.bodies and (not near or total <= FETCH_BYTES):
+                near.append(sequence)
+        with self.db.connection.pipeline():
+            asked = ask(self.db, wanted) if wanted else None
+            bodies = send(self.db, _BODIES, (near,)) if near else None
+        if asked is not None:
+            self._take_in(asked)
+        if bodies is not None:
+            self._take_bodies(near, bodies)
 
     def _read_again(self, slot: Slot) -> None:
         """It was read before it was locked."""
@@ -577,12 +612,19 @@ class GroupRows:
             self._load(got)
             self._mine |= {self.slots[_key(slot)] for slot in odd if slot.message.sequence in got}
         if place.keyed:
-            keys = {f"k {slot.message.envelope.key}" for slot in slots}
-            got = self._latch(keys, wait=False)
+            got = self._latch_free({_latch_of(f"k {slot.message.envelope.key}") for slot in slots})
             left += [s for s in slots if _latch_of(f"k {s.message.envelope.key}") not in got]
         for slot in left:
             if self.messages.get(slot.message.sequence) is slot.message:
                 self._unload(slot.message.sequence)
+
+    def _latch_free(self, numbers: set[int]) -> set[int]:
+        """Those that nobody holds."""
+        self.db.execute(
+            "select number from latches where number = any(%s) order by number for update skip locked",
+            (sorted(numbers),),
+        )
+        return {number for (number,) in self.db.fetchall()}
 
     def _rehead(self, place: Destination) -> None:
         """Of each key that something happened to: which message is its first one now."""
@@ -838,6 +880,17 @@ class GroupRows:
         wanted = list(sequences)
         self._obtain(wanted)
         return [self.messages[sequence] for sequence in wanted if sequence in self.messages]
+
+
+def receipts_of(commands: Iterable[Command]) -> set[int]:
+    """The offsets of the fetches that the commands name."""
+    return {
+        parsed[0]
+        for command in commands
+        if isinstance(command, Confirm | Extend | Release | Kick)
+        for one in command.receipts
+        if (parsed := parse_receipt(one))
+    }
 
 
 def slot_row(slot: Slot) -> tuple[Any, ...]:
