@@ -7,7 +7,6 @@ import threading
 from contextlib import suppress
 from enum import Enum
 
-
 #: after it the server answers
 SYNC = b"S\0\0\0\4"
 

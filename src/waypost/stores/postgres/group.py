@@ -72,6 +72,10 @@ _FETCHES = f'select {FETCH} from fetches where "offset" = any(%s)'
 _BODIES = "select sequence, body from payloads where sequence = any(%s)"
 
 
+class Overtaken(Exception):
+    """Others committed while this group was at work, and it needs what they did: it runs again, from the head as it is then."""
+
+
 class Head(NamedTuple):
     """`log_head`, as it was when the group began."""
 
@@ -316,9 +320,24 @@ class GroupRows:
                 asked = ask(self.db, wanted)
             self._take_in(asked)
 
+    def _known(self, numbers: Iterable[int | None]) -> None:
+        """What was read is older than the head that this group began with. Newer numbers cannot be told from its own, which are not
+        final yet."""
+        if any(number is not None and number > self.base for number in numbers):
+            raise Overtaken("others committed meanwhile")
+
+    def _found(self) -> list[int]:
+        """The sequences that a query found."""
+        found = [sequence for (sequence,) in self.db.fetchall()]
+        self._known(found)
+        return found
+
     def _take_in(self, asked: tuple[Db, Db]) -> None:
         messages, undecided = loaded(asked, self.names.places)
         for message in messages:
+            self._known([message.sequence])
+            for slot in message.slots:
+                self._known((slot.fetch, slot.redriven))
             self.messages[message.sequence] = message
             self._ids[message.id] = message.sequence
             if message in undecided:
@@ -545,9 +564,9 @@ class GroupRows:
         self.db.execute(
             "select priority, sequence, slot, (select size from messages m where m.sequence = d.sequence)"
             " from deliveries d where destination = %s and state in (3, 7)"
-            " and due_at is null and not blocked and (priority, sequence, slot) > (%s, %s, %s)"
+            " and due_at is null and not blocked and (priority, sequence, slot) > (%s, %s, %s) and sequence <= %s"
             f"{others} order by priority, sequence, slot limit %s for update skip locked",
-            (place.number, *front.bound, *values, limit),
+            (place.number, *front.bound, self.base, *values, limit),
         )
         found = self.db.fetchall()
         front.exhausted = len(found) < limit
@@ -636,9 +655,7 @@ class GroupRows:
                 " where destination = %s and key = %s and state in (3, 4, 7) order by sequence limit %s))",
                 (place.number, key, place.number, key, 100 * (len(touched) + 1)),
             )
-            self._obtain(
-                {sequence for (sequence,) in self.db.fetchall()} - set(self.messages), (), {place.number}
-            )
+            self._obtain(set(self._found()) - set(self.messages), (), {place.number})
             there = [entry[2] for entry in self._at[place] if _has(entry[2], key)]
             for slot in there:
                 slot.blocked = slot.state in WAITING and not heads_its_key(slot, there)
@@ -656,7 +673,7 @@ class GroupRows:
             " where d.destination = %s and d.key = %s and d.state in (3, 7) and m.object = %s",
             (place.number, thing[1], thing[0]),
         )
-        self._obtain((sequence for (sequence,) in self.db.fetchall()), (), {place.number})
+        self._obtain(self._found(), (), {place.number})
         there = [entry[2] for entry in self._at[place]]
         return [slot for slot in there if slot.state in WAITING and slot.message.thing == thing]
 
@@ -666,7 +683,7 @@ class GroupRows:
             " order by due_at, sequence, destination, slot limit %s",
             (self.now, limit),
         )
-        self._obtain(sequence for (sequence,) in self.db.fetchall())
+        self._obtain(self._found())
         due = [slot for slot in self.slots.values() if slot.open and _is_over(slot.due_at, self.now)]
         return sorted(due, key=lambda slot: (slot.due_at, *_key(slot)))[:limit]
 
@@ -676,7 +693,7 @@ class GroupRows:
             " and state in (3, 7) order by expires_at, sequence, destination, slot limit %s",
             (self.now, limit),
         )
-        self._obtain(sequence for (sequence,) in self.db.fetchall())
+        self._obtain(self._found())
         slots = self.slots.values()
         over = [s for s in slots if s.state in WAITING and _is_over(s.expires_at, self.now)]
         return sorted(over, key=lambda slot: (slot.expires_at, *_key(slot)))[:limit]
@@ -705,11 +722,25 @@ class GroupRows:
                     " order by sequence",
                     (object,),
                 )
-                found = [sequence for (sequence,) in self.db.fetchall()]
+                found = self._found()
             self._undecided_of[object] = found
         there = [s for s in self._undecided_of[object] if s not in self.messages]
         here = [s for s in self.waits if self.messages[s].envelope.object == object]
         return sorted(there + here)
+
+    def check_inline(self) -> None:
+        """Under the last lock, when others came in between and something waits for a decision: nothing that they put in L is overtaken
+        by what was routed here."""
+        inline = [object for object, waiting in self._undecided_of.items() if not waiting]
+        if not inline:
+            return
+        self.db.execute(
+            "select 1 from messages where undecided and sequence > %s"
+            " and (object = any(%s) or (object is null and %s)) limit 1",
+            (self.base, [object for object in inline if object is not None], None in inline),
+        )
+        if self.db.fetchone() is not None:
+            raise Overtaken("others put a message of the same object in L")
 
     def remembered(self, scope: Scope) -> Remembered | None:
         if scope not in self._remembered:
@@ -750,6 +781,7 @@ class GroupRows:
             (list(objects), list(keys)),
         )
         for object, key, hash, id, sequence, at, ended in self.db.fetchall():
+            self._known([sequence])
             end = None if ended is None else STATE[ended]
             self._contents[object, key] = Content(hash, id, sequence, at, end)
 
@@ -767,6 +799,7 @@ class GroupRows:
             )
             row = self.db.fetchone()
             self._latest[place, thing] = 0 if row is None else row[0]
+            self._known([self._latest[place, thing]])
         return self._latest[place, thing]
 
     def set_latest(self, place: Destination, thing: Thing, sequence: int) -> None:

@@ -59,7 +59,7 @@ from ...store import (
 from ..rules import Rules
 from ..urls import masked
 from .connecting import Conn, connect_for_groups, one_line, open_checked
-from .group import GroupRows, Head, Keeping, receipts_of
+from .group import GroupRows, Head, Keeping, Overtaken, receipts_of
 from .loading import send
 from .names import Db, Names
 from .reading import Reader
@@ -86,6 +86,7 @@ _RERUN = (
     errors.QueryCanceled,
     errors.UniqueViolation,
     NamesChanged,
+    Overtaken,
 )
 
 

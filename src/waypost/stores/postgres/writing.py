@@ -122,7 +122,7 @@ def _last_lock(rows: GroupRows) -> Written:
     rows.db.execute(
         "update log_head set next = next + %s, at = greatest(at, %s), turn = turn + 1, version = version + %s,"
         " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = coalesce(%s, sealed)"
-        " where version = %s returning next, at, turn, snapshot_at, snapshot_next",
+        " where version = %s returning next, at, turn, snapshot_at, snapshot_next, undecided",
         (
             len(rows.events),
             rows.now,
@@ -136,7 +136,9 @@ def _last_lock(rows: GroupRows) -> Written:
     row = rows.db.fetchone()
     if row is None:
         raise NamesChanged
-    following, at, turn, snapshot_at, snapshot_next = row
+    following, at, turn, snapshot_at, snapshot_next, waiting = row
+    if turn > rows.began.turn + 1 and waiting > 0:
+        rows.check_inline()
     delta = following - len(rows.events) - 1 - rows.base
     due = following - snapshot_next >= SNAPSHOT_EVENTS or at - snapshot_at >= SNAPSHOT_EVERY_US
     written = Written(rows.base, delta, at, turn, due and following != snapshot_next)
