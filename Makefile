@@ -7,7 +7,7 @@ RUN := $(VENV)/bin
 CODE := $(wildcard src tests scripts examples benchmarks prove)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test serve check format bench bench-full bench-lake bench-folder bench-peers prove lock dist clean
+.PHONY: help setup demo test serve check format bench bench-full bench-lake bench-folder bench-postgres bench-peers prove lock dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -48,6 +48,9 @@ bench-lake: $(STAMP) ## the lake and Spark: sealing, source, folds, about half a
 
 bench-folder: $(STAMP) ## the folder store beside one fsync and rename a message, two minutes
 	@$(RUN)/python -m benchmarks.folder $(ARGS)
+
+bench-postgres: $(STAMP) ## brokers on one PostgreSQL, beside a plain queue table; about ten minutes
+	@$(RUN)/python -m benchmarks.postgres $(ARGS)
 
 bench-peers: ## install the peers that the benchmark compares with (Debian, root)
 	@benchmarks/install_peers.sh

@@ -56,7 +56,7 @@ def fill(server: Running, count: int, progress: Callable[[int], None]) -> float:
             progress(FILL_BATCH)
 
     start = time.perf_counter()
-    load = Load(server.address, FILL_CONNECTIONS, script)
+    load = Load([server.address], FILL_CONNECTIONS, script)
     try:
         load.finish()
     finally:
@@ -81,7 +81,7 @@ def fetch_latencies(server: Running, seconds: float) -> list[float]:
             latencies.append(time.perf_counter() - asked_at)
             yield from wire.confirm(QUEUE, [header(b"Waypost-Receipt", reply)])
 
-    load = Load(server.address, FETCH_CONNECTIONS, script)
+    load = Load([server.address], FETCH_CONNECTIONS, script)
     try:
         load.run_for(0.5, 1)
         latencies.clear()

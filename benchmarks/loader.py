@@ -22,7 +22,7 @@ import select
 import socket
 import time
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class Measured:
     server_cpu: float  #: seconds of user and system time of all the server's processes
     client_cpu: float
     other_cpu: float  #: what the rest of the machine used meanwhile, and what was stolen from it
+    each_cpu: tuple[float, ...] = ()  #: server_cpu, by server
 
     @property
     def rate(self) -> float:
@@ -107,7 +108,9 @@ def _stat(pid: int) -> list[str]:
 class Load:
     """Runs the same script on many connections."""
 
-    def __init__(self, address: Address, connections: int, script: Callable[[Tick], Script]) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], connections: int, script: Callable[[Tick], Script]
+    ) -> None:
         self.latencies = array("d")
         self.begun = 0
         self.stopping = False
@@ -115,8 +118,8 @@ class Load:
         self._sockets: dict[int, socket.socket] = {}
         self._resume: dict[int, Callable[[bytes], bytes]] = {}
         self._unsent: dict[int, bytes] = {}
-        for _ in range(connections):
-            sock = socket.create_connection(address, timeout=PATIENCE)
+        for number in range(connections):
+            sock = socket.create_connection(addresses[number % len(addresses)], timeout=PATIENCE)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setblocking(False)
             fd = sock.fileno()
@@ -225,25 +228,37 @@ def measure(
     seconds: float,
     warm_up: float = 0.3,
 ) -> Measured:
-    """Loads one server: all connections running, warm-up, then `seconds` that count.
+    return measure_all([address], [pid], connections, script, seconds, warm_up)
+
+
+def measure_all(
+    addresses: Sequence[Address],
+    servers: Sequence[int],
+    connections: int,
+    script: Callable[[Tick], Script],
+    seconds: float,
+    warm_up: float = 0.3,
+) -> Measured:
+    """Loads servers that work together, the connections in turn: all connections running, warm-up, then `seconds` that count.
 
     Where operations are slow the time is stretched (to LONGEST at most) until each connection has ended
     one in the warm-up and two in the measurement: otherwise waves of answers would be cut in two.
     """
-    load = Load(address, connections, script)
+    load = Load(addresses, connections, script)
     gc.collect()
     gc.disable()
     try:
         load.until(lambda: load.begun == connections)
-        pids = family(pid)
+        families = [family(pid) for pid in servers]
         load.run_for(warm_up, connections)
         del load.latencies[:]
-        machine, server, client = machine_seconds(), cpu_seconds(pids), time.process_time()
+        machine, before, client = machine_seconds(), [*map(cpu_seconds, families)], time.process_time()
         start = time.perf_counter()
         load.run_for(seconds, 2 * connections)
         elapsed = time.perf_counter() - start
         client = time.process_time() - client
-        server = cpu_seconds(pids) - server
+        each = tuple(cpu_seconds(pids) - was for pids, was in zip(families, before, strict=True))
+        server = sum(each)
         other = max(0.0, machine_seconds() - machine - server - client)
         latencies = sorted(load.latencies)
         load.finish()
@@ -253,7 +268,7 @@ def measure(
     if len(latencies) < connections:
         raise Refused(f"only {len(latencies)} of {connections} clients had an answer within {elapsed:.0f} s")
     p50, p99 = percentile(latencies, 0.5), percentile(latencies, 0.99)
-    return Measured(len(latencies), elapsed, p50, p99, server, client, other)
+    return Measured(len(latencies), elapsed, p50, p99, server, client, other, each)
 
 
 def drive(address: Address, script: Script) -> None:

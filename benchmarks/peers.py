@@ -266,7 +266,7 @@ def _wait_ready(server: Server, process: subprocess.Popen[bytes], address: Addre
         if process.poll() is not None:
             raise Absent(f"{server.name} ended with {process.returncode}: {_last_line(folder)}")
         try:
-            if server is WAYPOST:
+            if server.name == WAYPOST.name:
                 drive(address, ready())
             else:
                 drive(address, server.hello().hello())

@@ -7,6 +7,9 @@ import threading
 from contextlib import suppress
 from enum import Enum
 
+#: after it the server answers
+SYNC = b"S\0\0\0\4"
+
 
 class Cut(Enum):
     NEVER = 0
@@ -46,6 +49,8 @@ class Proxy:
                     self.cuts += 1
                     mute.set()
                     if way is Cut.AFTER_COMMIT:
+                        while SYNC not in data.partition(b"COMMIT")[2]:
+                            data += client.recv(65_536)
                         server.sendall(data)
                         server.recv(65_536)  # it is committed
                     break

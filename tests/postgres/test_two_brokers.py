@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from tests.postgres.fixtures import database
 from waypost.broker import Broker
 from waypost.commands import (
-    Command,
     Confirm,
     DeclareQueue,
     DeleteQueue,
@@ -20,7 +20,7 @@ from waypost.commands import (
     Publish,
     Published,
 )
-from waypost.delivery import F, Q, S, State, X
+from waypost.delivery import F, L, Q, S, State, X
 from waypost.destinations import Kind
 from waypost.errors import QueueNotFound
 from waypost.policy import Policy
@@ -63,6 +63,24 @@ def held_before_its_last_lock(
         return last_lock(rows)
 
     monkeypatch.setattr(writing, "_last_lock", wait)
+    return stopped, go_on
+
+
+def held_when_it_has_begun(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, threading.Event]:
+    """The store's next group stops when it has read the head. (it stops, it may go on)"""
+    stopped, go_on = threading.Event(), threading.Event()
+    prepare = GroupRows.prepare
+    mine = store.broker
+
+    def wait(rows: GroupRows, *given: Any) -> None:
+        if threading.current_thread().name == mine:
+            stopped.set()
+            assert go_on.wait(20)
+        prepare(rows, *given)
+
+    monkeypatch.setattr(GroupRows, "prepare", wait)
     return stopped, go_on
 
 
@@ -385,10 +403,10 @@ def overtaken_by(monkeypatch: pytest.MonkeyPatch, store: PostgresStore, other: C
     done: list[object] = []
     prepare = GroupRows.prepare
 
-    def prepared(self: GroupRows, commands: Sequence[Command]) -> None:
+    def prepared(self: GroupRows, *given: Any) -> None:
         if not done and self.db.connection is store._connection:
             done.append(other())
-        prepare(self, commands)
+        prepare(self, *given)
 
     monkeypatch.setattr(GroupRows, "prepare", prepared)
 
@@ -408,3 +426,45 @@ def test_a_message_that_came_after_a_group_began_keeps_its_number(
     (settled,) = two.apply([Confirm(queue="a", receipts=[message.receipt for message in fetched])]).results
     assert [done.state for done in settled] == [S, S, S]
     audit(one)
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy(order="key")])
+def test_what_others_publish_while_a_group_begins_is_fetched_once_and_confirmed(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, policy: Policy
+) -> None:
+    slow, quick = open_store(), open_store()
+    quick.apply([DeclareQueue(name="a", policy=policy)])
+    stopped, go_on = held_when_it_has_begun(slow, monkeypatch)
+    thread, results = apply_in_thread(slow, publish("a.x", key="k", body=b"slow"), Fetch(queue="a", n=9))
+    assert stopped.wait(10)
+    quick.apply([publish("a.x", key="k", body=str(number).encode()) for number in range(3)])
+    go_on.set()
+    thread.join(20)
+    fetched = results[1]
+    assert isinstance(fetched, list)
+    bodies: list[bytes] = []
+    while fetched:
+        bodies += [one.body for one in fetched]
+        settled = quick.apply([Confirm(queue="a", receipts=[one.receipt for one in fetched])]).results[0]
+        assert [one.state for one in settled] == [S] * len(fetched)
+        fetched = quick.apply([Fetch(queue="a", n=9)]).results[0]
+    assert sorted(bodies) == [b"0", b"1", b"2", b"slow"]
+    audit(quick)
+
+
+def test_what_another_put_in_l_is_not_overtaken_by_what_was_routed_meanwhile(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = open_store(), open_store()
+    quick.apply([publish("a.x", object="a")])
+    stopped, go_on = held_before_its_last_lock(slow, monkeypatch)
+    thread, results = apply_in_thread(slow, publish("a.x", object="a", body=b"second"))
+    assert stopped.wait(10)
+    first = quick.apply([publish("a.x", object="a", body=b"first", hold=True)]).results[0]
+    go_on.set()
+    thread.join(20)
+    assert [first.state, *(one.state for one in results if isinstance(one, Published))] == [L, L]
+    assert [one.id for one in quick.undecided(0, 9)] == [
+        first.id,
+        *(one.id for one in results if isinstance(one, Published)),
+    ]

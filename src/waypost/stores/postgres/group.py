@@ -59,7 +59,7 @@ from ..things import (
     Thing,
     heads_its_key,
 )
-from .loading import FETCH, JOB, STATE, fetching_of, job_of, load, sequences_of
+from .loading import FETCH, JOB, STATE, ask, fetching_of, job_of, loaded, send, sequences_of
 from .names import Db, Names
 
 #: rows of `latches`
@@ -68,6 +68,13 @@ LATCHES = 256
 WINDOW = 50_000
 #: what a fetch looks at when the first rows were not for it; messages of a job that are looked at together
 PAGE = 100
+
+_FETCHES = f'select {FETCH} from fetches where "offset" = any(%s)'
+_BODIES = "select sequence, body from payloads where sequence = any(%s)"
+
+
+class Overtaken(Exception):
+    """Others committed while this group was at work, and it needs what they did: it runs again, from the head as it is then."""
 
 
 class Head(NamedTuple):
@@ -80,10 +87,15 @@ class Head(NamedTuple):
     sealed: int | None
     undecided: int
 
+    turn: int
+
     @classmethod
-    def read(cls, db: Db) -> Head:
-        db.execute("select next, at, version, oldest, sealed, undecided from log_head")
-        row = db.fetchone()
+    def ask(cls, db: Db) -> Db:
+        return send(db, "select next, at, version, oldest, sealed, undecided, turn from log_head")
+
+    @classmethod
+    def read(cls, asked: Db) -> Head:
+        row = asked.fetchone()
         assert row is not None
         return cls(*row)
 
@@ -94,10 +106,6 @@ class Keeping(NamedTuple):
     log_keep_us: int
     lake: bool
     lake_holds: int | None
-
-
-class Overtaken(Exception):
-    """Somebody committed since the group began, and their numbers are those that it counts on with."""
 
 
 class _Front:
@@ -176,9 +184,10 @@ class GroupRows:
 
     # ── read beforehand ─────────────────────────────────────────────────────────────────────
 
-    def prepare(self, commands: Sequence[Command]) -> None:
-        """Everything that the commands name, in a few statements, locked in order."""
-        receipts: set[int] = set()
+    def prepare(
+        self, commands: Sequence[Command], receipts: set[int], held: Iterable[tuple[int, int]]
+    ) -> None:
+        """Everything that the commands name, in a few statements, locked in order. `held`: sequence and destination of the receipts."""
         ids: set[str] = set()
         own_ids: set[str] = set()
         publishes: list[Publish] = []
@@ -190,8 +199,6 @@ class GroupRows:
             elif isinstance(command, Fetch):
                 wanted = (command.kind, command.queue)
                 self._wanted[wanted] = self._wanted.get(wanted, 0) + command.n
-            elif isinstance(command, Confirm | Extend | Release | Kick):
-                receipts |= {parsed[0] for one in command.receipts if (parsed := parse_receipt(one))}
             elif isinstance(command, Remove | Decide | ErasePayload):
                 ids.add(command.id)
         keys: set[str] = set()
@@ -217,18 +224,12 @@ class GroupRows:
             keys |= {f"p {place.number}" for place in self.names.limited()}
         places: set[int] = set()
         sequences: set[int] = set()
-        if receipts:
-            self.db.execute(
-                'select sequence, destination from fetches where "offset" = any(%s)', (list(receipts),)
-            )
-            for sequence, place in self.db.fetchall():
-                sequences.add(sequence)
-                places.add(place)
+        for sequence, place in held:
+            sequences.add(sequence)
+            places.add(place)
         named = sequences_of(self.db, ids)
-        self._obtain(sequences | set(named.values()), keys, places | self._all_places(named))
+        self._obtain(sequences | set(named.values()), keys, places | self._all_places(named), receipts)
         self._ids |= named
-        if receipts:
-            self._load_fetchings(receipts)
         if own_ids:
             self._find_ids(own_ids)
         self._load_remembered(scopes)
@@ -244,21 +245,14 @@ class GroupRows:
     def _compares(self, thing: Thing) -> bool:
         return self.objects.get(thing[0], DEFAULT_OBJECT).unchanged is not None
 
-    def _latch(self, keys: Iterable[str], wait: bool = True) -> set[int]:
-        """The numbers of those that were got; all of them where it may wait."""
-        numbers = sorted({_latch_of(key) for key in keys})
-        if not numbers:
-            return set()
-        skip = "" if wait else " skip locked"
-        self.db.execute(
-            f"select number from latches where number = any(%s) order by number for update{skip}", (numbers,)
-        )
-        return {number for (number,) in self.db.fetchall()}
-
     def _obtain(
-        self, sequences: Iterable[int], keys: Iterable[str] = (), places: set[int] | None = None
+        self,
+        sequences: Iterable[int],
+        keys: Iterable[str] = (),
+        places: set[int] | None = None,
+        receipts: Iterable[int] = (),
     ) -> None:
-        """Lock messages, and their slots in these places or everywhere; then read them as they are."""
+        """Lock messages, and their slots in these places or everywhere; then read them as they are, and these fetches of them."""
         wanted = sorted(set(sequences) - self._locked)
         latches = set(keys)
         if wanted and self.names.keyed:
@@ -266,26 +260,46 @@ class GroupRows:
                 "select distinct key from messages where sequence = any(%s) and key is not null", (wanted,)
             )
             latches |= {f"k {key}" for (key,) in self.db.fetchall()}
-        self._latch(latches)
-        if not wanted:
+        offsets = [offset for offset in receipts if offset not in self.fetchings]
+        if not (latches or wanted or offsets):
             return
-        self.db.execute(
-            "select sequence from messages where sequence = any(%s) order by sequence for update", (wanted,)
+        with self.db.connection.pipeline():
+            if latches:
+                numbers = sorted({_latch_of(key) for key in latches})
+                send(
+                    self.db,
+                    "select 1 from latches where number = any(%s) order by number for update",
+                    (numbers,),
+                )
+            if wanted:
+                self._lock(wanted, places)
+                asked = ask(self.db, wanted)
+            fetches = send(self.db, _FETCHES, (offsets,)) if offsets else None
+        if wanted:
+            self._locked |= set(wanted)
+            kept = {_key(slot): slot for sequence in wanted for slot in self._unload(sequence)}
+            self._take_in(asked, kept)
+            for sequence in wanted:
+                message = self.messages.get(sequence)
+                for slot in message.slots if message is not None else ():
+                    if places is None or slot.queue.number in places:
+                        self._mine.add(slot)
+        if fetches is not None:
+            self._take_fetchings(offsets, fetches)
+
+    def _lock(self, sequences: list[int], places: set[int] | None) -> None:
+        send(
+            self.db,
+            "select 1 from messages where sequence = any(%s) order by sequence for update",
+            (sequences,),
         )
         where = "" if places is None else " and destination = any(%s)"
-        self.db.execute(
+        send(
+            self.db,
             f"select 1 from deliveries where sequence = any(%s){where}"
             " order by sequence, destination, slot for update",
-            (wanted,) if places is None else (wanted, sorted(places)),
+            (sequences,) if places is None else (sequences, sorted(places)),
         )
-        self._locked |= set(wanted)
-        kept = {_key(slot): slot for sequence in wanted for slot in self._unload(sequence)}
-        self._load(wanted, kept)
-        for sequence in wanted:
-            message = self.messages.get(sequence)
-            for slot in message.slots if message is not None else ():
-                if places is None or slot.queue.number in places:
-                    self._mine.add(slot)
 
     def _unload(self, sequence: int) -> list[Slot]:
         """What was read without a lock may be outdated; not so its slots that a fetch has locked, and perhaps changed: those."""
@@ -303,10 +317,31 @@ class GroupRows:
         return mine
 
     def _load(self, sequences: Iterable[int], kept: Mapping[tuple[int, int, int], Slot] = {}) -> None:
-        """`kept`: slots that are here already, and stay as they are."""
         wanted = [sequence for sequence in sequences if sequence not in self.messages]
-        messages, undecided = self._load_messages(wanted)
+        if wanted:
+            with self.db.connection.pipeline():
+                asked = ask(self.db, wanted)
+            self._take_in(asked, kept)
+
+    def _known(self, numbers: Iterable[int | None]) -> None:
+        """What was read is older than the head that this group began with. Newer numbers cannot be told from its own, which are not
+        final yet."""
+        if any(number is not None and number > self.base for number in numbers):
+            raise Overtaken("others committed meanwhile")
+
+    def _found(self) -> list[int]:
+        """The sequences that a query found."""
+        found = [sequence for (sequence,) in self.db.fetchall()]
+        self._known(found)
+        return found
+
+    def _take_in(self, asked: tuple[Db, Db], kept: Mapping[tuple[int, int, int], Slot] = {}) -> None:
+        """`kept`: slots that are here already, and stay as they are."""
+        messages, undecided = loaded(asked, self.names.places)
         for message in messages:
+            self._known([message.sequence])
+            for slot in message.slots:
+                self._known((slot.fetch, slot.redriven))
             self.messages[message.sequence] = message
             self._ids[message.id] = message.sequence
             if message in undecided:
@@ -319,20 +354,6 @@ class GroupRows:
             message.slots = [kept.get(_key(slot), slot) for slot in message.slots]
             for slot in message.slots:
                 slot.message = message
-
-    def _load_messages(self, sequences: Iterable[int]) -> tuple[list[Message], set[Message]]:
-        messages, undecided = load(self.db, sequences, self.names.places)
-        for message in messages:
-            self._check(message.sequence)
-            for slot in message.slots:
-                self._check(slot.redriven)
-                self._check(slot.fetch or 0)
-        return messages, undecided
-
-    def _check(self, number: int) -> None:
-        """Of a row that was read."""
-        if number > self.base:
-            raise Overtaken(f"offset {number} came after the group had begun")
 
     def _know(self, slot: Slot) -> None:
         self.slots[_key(slot)] = slot
@@ -461,11 +482,14 @@ class GroupRows:
         return body
 
     def _load_bodies(self, messages: Iterable[Message]) -> None:
-        hashes = {message.sequence: message.hash for message in messages}
-        self.db.execute("select sequence, body from payloads where sequence = any(%s)", (list(hashes),))
-        self.bodies |= dict.fromkeys(hashes)
-        for sequence, body in self.db.fetchall():
-            self.bodies[sequence] = body if payload_hash(body) == hashes[sequence] else None
+        sequences = [message.sequence for message in messages]
+        self._take_bodies(sequences, send(self.db, _BODIES, (sequences,)))
+
+    def _take_bodies(self, sequences: Iterable[int], asked: Db) -> None:
+        self.bodies |= dict.fromkeys(sequences)
+        for sequence, body in asked.fetchall():
+            intact = payload_hash(body) == self.messages[sequence].hash
+            self.bodies[sequence] = body if intact else None
 
     def drop_body(self, message: Message) -> None:
         message.kept = False
@@ -492,10 +516,12 @@ class GroupRows:
 
     def _load_fetchings(self, offsets: Iterable[int]) -> None:
         wanted = [offset for offset in offsets if offset not in self.fetchings]
-        self.fetchings |= dict.fromkeys(wanted)
-        self.db.execute(f'select {FETCH} from fetches where "offset" = any(%s)', (wanted,))
-        for row in self.db.fetchall():
-            self._check(row[0])
+        self._take_fetchings(wanted, send(self.db, _FETCHES, (wanted,)))
+
+    def _take_fetchings(self, offsets: Iterable[int], asked: Db) -> None:
+        self.fetchings |= dict.fromkeys(offsets)
+        for row in asked.fetchall():
+            self._known([row[0]])
             fetching = fetching_of(row, self.slots)
             if fetching is not None:
                 self.fetchings[fetching.offset] = fetching
@@ -545,7 +571,8 @@ class GroupRows:
         limit = limit or max(1, min(1_000, self._wanted.get((place.kind, place.name), PAGE)))
         others, values = _for(consumer)
         self.db.execute(
-            "select priority, sequence, slot from deliveries d where destination = %s and state in (3, 7)"
+            "select priority, sequence, slot, (select size from messages m where m.sequence = d.sequence)"
+            " from deliveries d where destination = %s and state in (3, 7)"
             " and due_at is null and not blocked and (priority, sequence, slot) > (%s, %s, %s) and sequence <= %s"
             f"{others} order by priority, sequence, slot limit %s for update skip locked",
             (place.number, *front.bound, self.base, *values, limit),
@@ -554,30 +581,42 @@ class GroupRows:
         front.exhausted = len(found) < limit
         if not found:
             return
-        front.bound = tuple(found[-1])
+        front.bound = found[-1][:3]
         self._from[place] = 0
-        known = {sequence for _, sequence, _ in found if sequence in self.messages}
-        self._load(sequence for _, sequence, _ in found)
-        mine = [self.slots[sequence, place.number, number] for _, sequence, number in found]
+        known = {sequence for _, sequence, _, _ in found if sequence in self.messages}
+        self._load_with_bodies({sequence: size for _, sequence, _, size in found})
+        mine = [self.slots[sequence, place.number, number] for _, sequence, number, _ in found]
         for slot in mine:
             if slot.message.sequence in known and slot not in self._mine:
                 self._read_again(slot)
         self._mine |= set(mine)
         self._take_whole([slot for slot in mine if slot.message.sequence not in self._locked], place)
-        size = 0
-        near: list[Message] = []
-        for message in dict.fromkeys(slot.message for slot in mine):
-            size += message.size
-            if message.sequence not in self.bodies and (not near or size <= FETCH_BYTES):
-                near.append(message)
-        if near:
-            self._load_bodies(near)
+
+    def _load_with_bodies(self, sizes: dict[int, int]) -> None:
+        """Messages, and the bodies of the first of them."""
+        wanted = [sequence for sequence in sizes if sequence not in self.messages]
+        total = 0
+        near: list[int] = []
+        for sequence, size in sizes.items():
+            total += size
+            if sequence not in self.bodies and (not near or total <= FETCH_BYTES):
+                near.append(sequence)
+        with self.db.connection.pipeline():
+            asked = ask(self.db, wanted) if wanted else None
+            bodies = send(self.db, _BODIES, (near,)) if near else None
+        if asked is not None:
+            self._take_in(asked)
+        if bodies is not None:
+            self._take_bodies(near, bodies)
 
     def _read_again(self, slot: Slot) -> None:
         """It was read before it was locked."""
-        (message,), _ = self._load_messages([slot.message.sequence])
+        with self.db.connection.pipeline():
+            asked = ask(self.db, [slot.message.sequence])
+        (message,), _ = loaded(asked, self.names.places)
         for fresh in message.slots:
             if _key(fresh) == _key(slot):
+                self._known((fresh.fetch, fresh.redriven))
                 slot.__dict__ |= {**vars(fresh), "message": slot.message}
                 self.slot_was[slot] = slot_row(slot)
 
@@ -603,13 +642,20 @@ class GroupRows:
             self._load(got, kept)
             self._mine |= {self.slots[_key(slot)] for slot in odd if slot.message.sequence in got}
         if place.keyed:
-            keys = {f"k {slot.message.envelope.key}" for slot in slots}
-            got = self._latch(keys, wait=False)
+            got = self._latch_free({_latch_of(f"k {slot.message.envelope.key}") for slot in slots})
             left += [s for s in slots if _latch_of(f"k {s.message.envelope.key}") not in got]
         self._mine -= set(left)
         for message in {slot.message for slot in left}:
             if self.messages.get(message.sequence) is message and not self._mine & set(message.slots):
                 self._unload(message.sequence)
+
+    def _latch_free(self, numbers: set[int]) -> set[int]:
+        """Those that nobody holds."""
+        self.db.execute(
+            "select number from latches where number = any(%s) order by number for update skip locked",
+            (sorted(numbers),),
+        )
+        return {number for (number,) in self.db.fetchall()}
 
     def _rehead(self, place: Destination) -> None:
         """Of each key that something happened to: which message is its first one now."""
@@ -621,9 +667,7 @@ class GroupRows:
                 " where destination = %s and key = %s and state in (3, 4, 7) order by sequence limit %s))",
                 (place.number, key, place.number, key, 100 * (len(touched) + 1)),
             )
-            self._obtain(
-                {sequence for (sequence,) in self.db.fetchall()} - set(self.messages), (), {place.number}
-            )
+            self._obtain(set(self._found()) - set(self.messages), (), {place.number})
             there = [entry[2] for entry in self._at[place] if _has(entry[2], key)]
             for slot in there:
                 slot.blocked = slot.state in WAITING and not heads_its_key(slot, there)
@@ -641,7 +685,7 @@ class GroupRows:
             " where d.destination = %s and d.key = %s and d.state in (3, 7) and m.object = %s",
             (place.number, thing[1], thing[0]),
         )
-        self._obtain((sequence for (sequence,) in self.db.fetchall()), (), {place.number})
+        self._obtain(self._found(), (), {place.number})
         there = [entry[2] for entry in self._at[place]]
         return [slot for slot in there if slot.state in WAITING and slot.message.thing == thing]
 
@@ -651,7 +695,7 @@ class GroupRows:
             " order by due_at, sequence, destination, slot limit %s",
             (self.now, limit),
         )
-        self._obtain(sequence for (sequence,) in self.db.fetchall())
+        self._obtain(self._found())
         due = [slot for slot in self.slots.values() if slot.open and _is_over(slot.due_at, self.now)]
         return sorted(due, key=lambda slot: (slot.due_at, *_key(slot)))[:limit]
 
@@ -661,7 +705,7 @@ class GroupRows:
             " and state in (3, 7) order by expires_at, sequence, destination, slot limit %s",
             (self.now, limit),
         )
-        self._obtain(sequence for (sequence,) in self.db.fetchall())
+        self._obtain(self._found())
         slots = self.slots.values()
         over = [s for s in slots if s.state in WAITING and _is_over(s.expires_at, self.now)]
         return sorted(over, key=lambda slot: (slot.expires_at, *_key(slot)))[:limit]
@@ -690,11 +734,25 @@ class GroupRows:
                     " order by sequence",
                     (object,),
                 )
-                found = [sequence for (sequence,) in self.db.fetchall()]
+                found = self._found()
             self._undecided_of[object] = found
         there = [s for s in self._undecided_of[object] if s not in self.messages]
         here = [s for s in self.waits if self.messages[s].envelope.object == object]
         return sorted(there + here)
+
+    def check_inline(self) -> None:
+        """Under the last lock, when others came in between and something waits for a decision: nothing that they put in L is overtaken
+        by what was routed here."""
+        inline = [object for object, waiting in self._undecided_of.items() if not waiting]
+        if not inline:
+            return
+        self.db.execute(
+            "select 1 from messages where undecided and sequence > %s"
+            " and (object = any(%s) or (object is null and %s)) limit 1",
+            (self.base, [object for object in inline if object is not None], None in inline),
+        )
+        if self.db.fetchone() is not None:
+            raise Overtaken("others put a message of the same object in L")
 
     def remembered(self, scope: Scope) -> Remembered | None:
         if scope not in self._remembered:
@@ -735,7 +793,7 @@ class GroupRows:
             (list(objects), list(keys)),
         )
         for object, key, hash, id, sequence, at, ended in self.db.fetchall():
-            self._check(sequence)
+            self._known([sequence])
             end = None if ended is None else STATE[ended]
             self._contents[object, key] = Content(hash, id, sequence, at, end)
 
@@ -753,7 +811,7 @@ class GroupRows:
             )
             row = self.db.fetchone()
             self._latest[place, thing] = 0 if row is None else row[0]
-            self._check(self._latest[place, thing])
+            self._known([self._latest[place, thing]])
         return self._latest[place, thing]
 
     def set_latest(self, place: Destination, thing: Thing, sequence: int) -> None:
@@ -867,6 +925,17 @@ class GroupRows:
         wanted = list(sequences)
         self._obtain(wanted)
         return [self.messages[sequence] for sequence in wanted if sequence in self.messages]
+
+
+def receipts_of(commands: Iterable[Command]) -> set[int]:
+    """The offsets of the fetches that the commands name."""
+    return {
+        parsed[0]
+        for command in commands
+        if isinstance(command, Confirm | Extend | Release | Kick)
+        for one in command.receipts
+        if (parsed := parse_receipt(one))
+    }
 
 
 def slot_row(slot: Slot) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,17 +32,35 @@ JOB = (
 )
 
 
+def send(db: Db, statement: str, values: Sequence[Any] = ()) -> Db:
+    """With a cursor of its own, which is read when a pipeline's answers have come."""
+    return db.connection.execute(statement, values)
+
+
 def load(
     db: Db, sequences: Iterable[int], places: Mapping[int, Destination]
 ) -> tuple[list[Message], set[Message]]:
-    """Messages with their slots, and those of them that wait for a decision."""
     wanted = list(sequences)
+    if not wanted:
+        return [], set()
+    with db.connection.pipeline():
+        asked = ask(db, wanted)
+    return loaded(asked, places)
+
+
+def ask(db: Db, sequences: list[int]) -> tuple[Db, Db]:
+    """In a pipeline; what comes is `loaded` afterwards."""
+    return (
+        send(db, f"select {_MESSAGE} from messages where sequence = any(%s) order by sequence", (sequences,)),
+        send(db, f"select {_SLOT} from deliveries where sequence = any(%s)", (sequences,)),
+    )
+
+
+def loaded(asked: tuple[Db, Db], places: Mapping[int, Destination]) -> tuple[list[Message], set[Message]]:
+    """Messages with their slots, and those of them that wait for a decision."""
     messages: dict[int, Message] = {}
     undecided: set[Message] = set()
-    if not wanted:
-        return [], undecided
-    db.execute(f"select {_MESSAGE} from messages where sequence = any(%s) order by sequence", (wanted,))
-    for row in db.fetchall():
+    for row in asked[0].fetchall():
         sequence, at, salt, own_id, envelope, hash, size, priority, expires_at, due_at, force, *rest = row
         kept, routed, waits, same_as, ended_at = rest
         message = messages[sequence] = Message(
@@ -65,8 +83,7 @@ def load(
         )
         if waits:
             undecided.add(message)
-    db.execute(f"select {_SLOT} from deliveries where sequence = any(%s)", (wanted,))
-    for row in db.fetchall():
+    for row in asked[1].fetchall():
         sequence, place, number, state, blocked, since_at, due_at, expires_at, named, kick, *rest = row
         attempt, tries, consumer, reason, routed_for, redriven, refused, fetch = rest
         message = messages[sequence]

@@ -60,12 +60,13 @@ from ...store import (
 from ..rules import Rules
 from ..urls import masked
 from .connecting import Conn, connect_for_groups, one_line, open_checked
-from .group import GroupRows, Head, Keeping, Overtaken
+from .group import GroupRows, Head, Keeping, Overtaken, receipts_of
+from .loading import send
 from .names import Db, Names
 from .reading import Reader
 from .reaping import reap
 from .watching import NEXT_DUE, SharedTask, Watch
-from .writing import NamesChanged, Written, is_dirty, write
+from .writing import NamesChanged, Written, is_dirty, lock, write
 
 log = logging.getLogger("waypost")
 
@@ -95,6 +96,10 @@ _GONE = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTra
 _IN_DOUBT_HINT = (
     "it may be stored: look, or repeat it; with the same Idempotency-Key a repeat is the same message"
 )
+
+
+_HELD = 'select sequence, destination from fetches where "offset" = any(%s)'
+_READY = "select destination, ready from counts where destination = any(%s) and ready > 0"
 
 
 class InDoubt(Exception):
@@ -177,39 +182,55 @@ class PostgresStore:
     def _transact(self, commands: Sequence[Command]) -> Applied:
         connection = self._connected()
         self._group += 1
+        receipts = receipts_of(commands)
+        found: tuple[Db, Db] | None
         with connection.cursor() as db:
-            head = Head.read(db)
+            with connection.pipeline():
+                asked = Head.ask(db)
+                held = send(db, _HELD, (list(receipts),)) if receipts else None
+            head = Head.read(asked)
             if self._names is None or self._names.version != head.version:
                 self._names = Names(db)
                 head = head._replace(version=self._names.version)
             rows = GroupRows(db, self._names, head, max(head.at, self.clock()), self._keeping, reap)
-            rows.prepare(commands)
+            rows.prepare(commands, receipts, () if held is None else held.fetchall())
             rules = Rules(rows, self._draw, self._infer_types)
             results = rules.run(commands)
-            written: Written | None = None
-            if is_dirty(rows):
-                written = write(rows, self.broker, self._group)
-            # All that can go wrong does so before COMMIT.
-            applied = _applied(db, rows, written, results, rules.logged)
-            began = time.perf_counter()
-            if written is None:
+            if not is_dirty(rows):
+                with connection.pipeline():
+                    found = _ask(db, rows, rows.now)
                 connection.rollback()
-                return applied
-            self._commit(connection)
+                return _applied(rows, results, rules.logged, rows.now, found)
+            written = lock(rows)
+            # All that can go wrong does so before COMMIT.
+            results = [written.result(result) for result in results]
+            logged = written.number(rules.logged)
+            began = time.perf_counter()
+            found = self._write(connection, rows, written)
             self.sync_seconds = time.perf_counter() - began
         rows.names.version += rows.renamed
-        self._watch.own(written.turn, rows.names.version)
-        return applied
+        if found is not None:
+            # Otherwise the watch tells what became ready.
+            self._watch.own(written.turn, rows.names.version)
+        return _applied(rows, results, logged, written.at, found)
 
-    def _commit(self, connection: Conn) -> None:
-        """When the connection breaks now, nobody has heard whether it went through: the next one is asked."""
+    def _write(self, connection: Conn, rows: GroupRows, written: Written) -> tuple[Db, Db] | None:
+        """All at once, and COMMIT with it. When the connection breaks now, nobody has heard whether it went through: the next one is
+        asked. None: it did, and what was asked besides is not known."""
         group = self._group
         try:
-            connection.commit()
+            with connection.pipeline():
+                write(rows, written, self.broker, group)
+                asked = _ask(rows.db, rows, written.at)
+                connection.execute("COMMIT", prepare=False)
+            return asked
+        except _RERUN:
+            raise
         except _GONE:
             self._disconnect()
             if not self._went_through(group):
                 raise
+            return None
 
     def _went_through(self, group: int) -> bool:
         """Whether a group whose COMMIT was not answered was committed. Its row is locked until its transaction has ended,
@@ -401,26 +422,22 @@ def _joined(parts: list[Applied], of: Callable[[Applied], Any]) -> dict[str, int
     return joined
 
 
+def _ask(db: Db, rows: GroupRows, now: int) -> tuple[Db, Db]:
+    """What became ready, when a Tick is needed next, whether a job waits."""
+    touched = [place.number for place in rows.touched if not place.deleted and not place.policy.paused]
+    return send(db, _READY, (touched,)), send(db, NEXT_DUE, (now, now))
+
+
 def _applied(
-    db: Db, rows: GroupRows, written: Written | None, results: list[Any], logged: int | None
+    rows: GroupRows, results: list[Any], logged: int | None, now: int, asked: tuple[Db, Db] | None
 ) -> Applied:
-    """What the group did, what became ready by it, when a Tick is needed next, whether a job waits."""
-    now = rows.now
-    if written is not None:
-        now, logged = written.at, written.number(logged)
-        results = [written.result(result) for result in results]
     ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
-    touched = {p.number: p for p in rows.touched if not p.deleted and not p.policy.paused}
-    if touched:
-        db.execute(
-            "select destination, ready from counts where destination = any(%s) and ready > 0",
-            (list(touched),),
-        )
-        for number, count in db.fetchall():
-            place = touched[number]
-            ready[place.kind][place.name] = count
-    db.execute(NEXT_DUE, (now, now))
-    row = db.fetchone()
+    if asked is None:
+        return Applied(results, {}, now, True, {}, logged)
+    for number, count in asked[0].fetchall():
+        place = rows.names.places[number]
+        ready[place.kind][place.name] = count
+    row = asked[1].fetchone()
     assert row is not None
     *moments, working = row
     due_at = min((at for at in moments if at is not None), default=None)

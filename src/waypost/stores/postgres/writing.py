@@ -40,8 +40,8 @@ class NamesChanged(Exception):
 class Written:
     """A group's numbers, once they are final."""
 
-    def __init__(self, base: int, delta: int, at: int, turn: int) -> None:
-        self._base, self.delta, self.at, self.turn = base, delta, at, turn
+    def __init__(self, base: int, delta: int, at: int, turn: int, snapshot_due: bool) -> None:
+        self._base, self.delta, self.at, self.turn, self.snapshot_due = base, delta, at, turn, snapshot_due
         #: ids and receipts that were made with provisional numbers
         self._texts: dict[str, str] = {}
 
@@ -71,30 +71,32 @@ class Written:
         return msgspec.structs.replace(result, **changes) if changes else result
 
 
-def write(rows: GroupRows, broker: str, group: int) -> Written:
-    """Everything but COMMIT."""
+def lock(rows: GroupRows) -> Written:
+    """The last lock, when all is decided."""
     rows.rehead_all()
-    written, snapshot_due = _last_lock(rows)
+    return _last_lock(rows)
+
+
+def write(rows: GroupRows, written: Written, broker: str, group: int) -> None:
+    """Everything but COMMIT, in the caller's pipeline."""
     db = rows.db
-    with db.connection.pipeline():
-        _messages(db, rows, written)
-        ready = _slots(db, rows, written)
-        _fetches(db, rows, written)
-        _events(db, rows, written)
-        _left_behind(db, rows, written)
-        _names(db, rows, written)
-        _jobs(db, rows, written)
-        _counts(db, rows, written, ready)
-        for place in rows.reordered:
-            reorder(db, place)
-        if rows.forgotten or snapshot_due:
-            _snapshot(db, rows, written)
-        db.execute(
-            "insert into brokers (id, last_group) values (%s, %s)"
-            " on conflict (id) do update set last_group = excluded.last_group, seen_at = now()",
-            (broker, group),
-        )
-    return written
+    _messages(db, rows, written)
+    ready = _slots(db, rows, written)
+    _fetches(db, rows, written)
+    _events(db, rows, written)
+    _left_behind(db, rows, written)
+    _names(db, rows, written)
+    _jobs(db, rows, written)
+    _counts(db, rows, written, ready)
+    for place in rows.reordered:
+        reorder(db, place)
+    if rows.forgotten or written.snapshot_due:
+        _snapshot(db, rows, written)
+    db.execute(
+        "insert into brokers (id, last_group) values (%s, %s)"
+        " on conflict (id) do update set last_group = excluded.last_group, seen_at = now()",
+        (broker, group),
+    )
 
 
 def is_dirty(rows: GroupRows) -> bool:
@@ -114,13 +116,13 @@ def is_dirty(rows: GroupRows) -> bool:
     )
 
 
-def _last_lock(rows: GroupRows) -> tuple[Written, bool]:
+def _last_lock(rows: GroupRows) -> Written:
     undecided = sum(m.sequence in rows.waits for m in rows.new_messages)
     undecided += sum(rows.message_row(m)[2] - was[2] for m, was in rows.message_was.items())
     rows.db.execute(
         "update log_head set next = next + %s, at = greatest(at, %s), turn = turn + 1, version = version + %s,"
         " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = greatest(sealed, %s)"
-        " where version = %s returning next, at, turn, snapshot_at, snapshot_next",
+        " where version = %s returning next, at, turn, snapshot_at, snapshot_next, undecided",
         (
             len(rows.events),
             rows.now,
@@ -134,9 +136,12 @@ def _last_lock(rows: GroupRows) -> tuple[Written, bool]:
     row = rows.db.fetchone()
     if row is None:
         raise NamesChanged
-    following, at, turn, snapshot_at, snapshot_next = row
+    following, at, turn, snapshot_at, snapshot_next, waiting = row
+    if turn > rows.began.turn + 1 and waiting > 0:
+        rows.check_inline()
     delta = following - len(rows.events) - 1 - rows.base
-    written = Written(rows.base, delta, at, turn)
+    due = following - snapshot_next >= SNAPSHOT_EVENTS or at - snapshot_at >= SNAPSHOT_EVERY_US
+    written = Written(rows.base, delta, at, turn, due and following != snapshot_next)
     for message in rows.new_messages:
         if message.own_id is None:
             written.rename(message.id, make_id(message.sequence + delta, message.salt, at))
@@ -144,8 +149,7 @@ def _last_lock(rows: GroupRows) -> tuple[Written, bool]:
         if offset > rows.base and fetching is not None:
             receipt = make_receipt(offset, fetching.salt)
             written.rename(receipt, make_receipt(offset + delta, fetching.salt))
-    due = following - snapshot_next >= SNAPSHOT_EVENTS or at - snapshot_at >= SNAPSHOT_EVERY_US
-    return written, due and following != snapshot_next
+    return written
 
 
 # ── messages, slots, fetches, events ────────────────────────────────────────────────────────────
