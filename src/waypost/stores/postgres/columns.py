@@ -20,6 +20,7 @@ _bigint = struct.Struct("!iq").pack
 _integer = struct.Struct("!ii").pack
 _smallint = struct.Struct("!ih").pack
 _boolean = struct.Struct("!i?").pack
+_double = struct.Struct("!id").pack
 _head = struct.Struct("!iiiii").pack
 _NULL = _length(-1)
 
@@ -41,6 +42,7 @@ _PACKED: dict[str, tuple[int, Callable[[Any], bytes]]] = {
     "smallint": (21, lambda value: _smallint(2, value)),
     "integer": (23, lambda value: _integer(4, value)),
     "text": (25, _text),
+    "float8": (701, lambda value: _double(8, value)),
 }
 
 
