@@ -5,7 +5,8 @@
 Without its server a test skips with the reason at home and fails under CI=true, where nothing may be missing
 silently. The run ends with the commands that install what was missing.
 
-`make test` runs two tests at a time. Those with Spark share one session, so they stay in one process, and begin first, because they take longest.
+`make test` runs two tests at a time, in two processes that are handed one test after the other; those that take longest begin first. Each process has one
+Spark session for all its tests.
 """
 
 import os
@@ -20,14 +21,13 @@ FIRST = ("spark", "integration")
 _ABSENT = "is not on this machine"
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: FIRST.index(_folder(item)) if _folder(item) in FIRST else len(FIRST))
+
+
+def _folder(item: pytest.Item) -> str:
     tests = Path(__file__).parent
-    folders = {item: item.path.relative_to(tests).parts[0] for item in items if tests in item.path.parents}
-    for item, folder in folders.items():
-        if folder == "spark":
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: FIRST.index(folders[item]) if folders.get(item) in FIRST else len(FIRST))
+    return item.path.relative_to(tests).parts[0] if tests in item.path.parents else ""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
