@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,3 +87,12 @@ def outside(*arguments: str, stdin: str = "", **settings: str) -> Done:
 def messages(waypost: Waypost, *where: str, n: int = 100) -> list[dict[str, Any]]:
     """Fetched from a queue, or with --channel NAME."""
     return [json.loads(line) for line in waypost("fetch", *where, "-n", str(n), "--json").out.splitlines()]
+
+
+def all_of(terminal: int) -> bytes:
+    """What was written to a terminal that nobody writes to any more; it comes in pieces."""
+    read = b""
+    with suppress(OSError):  # at its end, on Linux
+        while piece := os.read(terminal, 65_536):
+            read += piece
+    return read

@@ -19,6 +19,7 @@ from tests.integration.commands import (
     Broker,
     Done,
     Waypost,
+    all_of,
     end,
     environment,
     messages,
@@ -227,7 +228,7 @@ def test_an_event_is_one_line_cut_at_a_terminals_edge_and_whole_in_a_pipe(
         timeout=30,
     )
     os.close(its_end)
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", os.read(terminal, 65_536).decode()).splitlines()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", all_of(terminal).decode()).splitlines()
     os.close(terminal)
     assert shown.returncode == 0
     assert len(lines) == len(piped)

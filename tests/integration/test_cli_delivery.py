@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.commands import WAYPOST, Broker, Waypost, environment, messages, outside
+from tests.integration.commands import WAYPOST, Broker, Waypost, all_of, environment, messages, outside
 from waypost import BlockingClient
 from waypost.client import Job
 
@@ -294,7 +294,7 @@ def test_a_slow_job_shows_how_far_it_is_at_a_terminal(waypost: Waypost, broker: 
         timeout=30,
     )
     os.close(its_end)
-    shown = os.read(terminal, 1 << 20).decode()
+    shown = all_of(terminal).decode()
     os.close(terminal)
     assert done.stdout == "3 redriven\n"
     assert "redrive" in shown
@@ -319,7 +319,7 @@ def test_who_stops_watching_a_job_does_not_stop_it(waypost: Waypost, broker: Bro
         shown += os.read(terminal, 65_536).decode()
     redrive.send_signal(signal.SIGINT)
     assert redrive.wait(20) == 130
-    shown += os.read(terminal, 65_536).decode()
+    shown += all_of(terminal).decode()
     os.close(terminal)
     told = re.search(r"the broker goes on with it: GET /v1/jobs/(\S+)", shown)
     assert told is not None
