@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,9 +90,8 @@ def messages(waypost: Waypost, *where: str, n: int = 100) -> list[dict[str, Any]
 
 
 def all_of(terminal: int) -> bytes:
-    """What was written to a terminal that nobody writes to any more; it comes in pieces."""
+    """What was written to a terminal whose other end is still open here: with the last one, what was not read may go."""
     read = b""
-    with suppress(OSError):  # at its end, on Linux
-        while piece := os.read(terminal, 65_536):
-            read += piece
+    while select.select([terminal], [], [], 1.0)[0]:
+        read += os.read(terminal, 65_536)
     return read

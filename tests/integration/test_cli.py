@@ -227,8 +227,8 @@ def test_an_event_is_one_line_cut_at_a_terminals_edge_and_whole_in_a_pipe(
         stdout=its_end,
         timeout=30,
     )
-    os.close(its_end)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", all_of(terminal).decode()).splitlines()
+    os.close(its_end)
     os.close(terminal)
     assert shown.returncode == 0
     assert len(lines) == len(piped)

@@ -293,8 +293,8 @@ def test_a_slow_job_shows_how_far_it_is_at_a_terminal(waypost: Waypost, broker: 
         text=True,
         timeout=30,
     )
-    os.close(its_end)
     shown = all_of(terminal).decode()
+    os.close(its_end)
     os.close(terminal)
     assert done.stdout == "3 redriven\n"
     assert "redrive" in shown
@@ -313,13 +313,13 @@ def test_who_stops_watching_a_job_does_not_stop_it(waypost: Waypost, broker: Bro
         stdout=subprocess.DEVNULL,
         stderr=its_end,
     )
-    os.close(its_end)
     shown = ""
     while "of 3 deliveries" not in shown:
         shown += os.read(terminal, 65_536).decode()
     redrive.send_signal(signal.SIGINT)
     assert redrive.wait(20) == 130
     shown += all_of(terminal).decode()
+    os.close(its_end)
     os.close(terminal)
     told = re.search(r"the broker goes on with it: GET /v1/jobs/(\S+)", shown)
     assert told is not None

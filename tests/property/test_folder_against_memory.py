@@ -3,12 +3,18 @@
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from waypost.message import Entropy
 from waypost.stores.folder import FolderStore
 from waypost.testing.clock import MovableClock
 from waypost.testing.model import machine
+
+
+def _copied(source: str, target: str) -> None:
+    with suppress(FileNotFoundError):  # the reaper was quicker
+        shutil.copy2(source, target)
 
 
 class Folder:
@@ -26,10 +32,10 @@ class Folder:
     def crash(self) -> None:
         before = self.root / str(self.lives)
         self.lives += 1
-        shutil.copytree(before, self.root / str(self.lives))
+        shutil.copytree(before, self.root / str(self.lives), copy_function=_copied)
 
     def remove(self) -> None:
-        shutil.rmtree(self.root)
+        shutil.rmtree(self.root, ignore_errors=True)
 
 
 TestFolderAgainstMemory = machine(Folder).TestCase
