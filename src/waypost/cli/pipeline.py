@@ -184,6 +184,9 @@ def _side_by_side(url: str, folder: Path | None, master: str | None) -> tuple[An
     """Spark starts while the lake is looked at, which a young broker has to make first."""
     from concurrent.futures import ThreadPoolExecutor
 
+    # All of it here: two threads that import parts of one package, each from its own end, can break each other's.
+    from ..spark import pipeline  # noqa: F401
+
     with ThreadPoolExecutor(1) as threads:
         looking = threads.submit(_lake, url, folder)
         return _session(master, brief=True, small=True), looking.result()
