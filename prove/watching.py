@@ -55,7 +55,7 @@ def tables(lake: Path) -> Iterator[str]:
 def main(lake: Path) -> None:
     reads = 0
     errors: list[str] = []
-    while not select.select([sys.stdin], [], [], 0.5)[0]:
+    while not select.select([sys.stdin], [], [], 2.0)[0]:
         for name in list(tables(lake)):
             reads += 1
             try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -30,9 +31,14 @@ from .topics import topic_matches
 
 
 def queues_of(envelope: Envelope, infer_types: bool = True) -> tuple[str, ...]:
-    roots = [root_of(topic) for topic in envelope.topics]
-    if envelope.object is not None:
-        return tuple(dict.fromkeys([envelope.object, *roots]))
+    return _queues_of(envelope.topics, envelope.object, infer_types)
+
+
+@lru_cache(1_024)
+def _queues_of(topics: tuple[str, ...], object: str | None, infer_types: bool) -> tuple[str, ...]:
+    roots = [root_of(topic) for topic in topics]
+    if object is not None:
+        return tuple(dict.fromkeys([object, *roots]))
     if infer_types and roots:
         return tuple(dict.fromkeys(roots))
     return (DEFAULT_QUEUE,)
@@ -61,7 +67,8 @@ def slots_of(policy: Policy, topics: int, consumers: Sequence[str] = ()) -> Slot
     return (None,)
 
 
-def topics_in_queue(topics: Sequence[str], queue: str) -> int:
+@lru_cache(1_024)
+def topics_in_queue(topics: tuple[str, ...], queue: str) -> int:
     return sum(root_of(topic) == queue for topic in topics)
 
 

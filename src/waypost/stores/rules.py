@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from ..canonical import content_hash
 from ..commands import (
     JOB_STATES,
@@ -184,7 +186,8 @@ class Rules:
         keys: dict[Scope, bytes] = {}
         contents: dict[Thing, bytes] = {}
         load: dict[Destination | str, list[int]] = {}
-        for message in command.messages:
+        messages = [self._with_object(message) for message in command.messages]
+        for message in messages:
             known = self._idempotency_hash(message, keys)
             if known is None:
                 known = self._own_id_hash(message, planned)
@@ -192,7 +195,15 @@ class Rules:
                 self._check_queues(message)
                 if not self._would_repeat(message, contents):
                     self._check_room(message, load)
-        return [self._log_message(message) for message in command.messages]
+        return [self._log_message(message) for message in messages]
+
+    def _with_object(self, command: Publish) -> Publish:
+        if command.queue is not None:
+            return command
+        envelope = with_object(command.envelope, self._infer_types)
+        return (
+            command if envelope is command.envelope else msgspec.structs.replace(command, envelope=envelope)
+        )
 
     def _idempotency_hash(self, command: Publish, keys: dict[Scope, bytes]) -> bytes | None:
         if command.idempotency_key is None:
@@ -225,11 +236,11 @@ class Rules:
         """Whether it stops at L: somebody else decides where it goes, or others of its object still wait for that."""
         if command.queue is not None:
             return False
-        object = self._envelope(command).object
+        object = command.envelope.object
         policy = DEFAULT_OBJECT if object is None else self._rows.objects.get(object, DEFAULT_OBJECT)
         if command.hold or policy.route == "spark":
             return True
-        return any(True for _ in self._rows.undecided_of(object))
+        return bool(self._rows.undecided_of(object))
 
     def _check_queues(self, command: Publish) -> None:
         if not command.create:
@@ -273,11 +284,6 @@ class Rules:
             (command.queue,) if command.queue is not None else queues_of(command.envelope, self._infer_types)
         )
 
-    def _envelope(self, command: Publish) -> Envelope:
-        if command.queue is not None:
-            return command.envelope
-        return with_object(command.envelope, self._infer_types)
-
     def _log_message(self, command: Publish) -> Published:
         scope = (command.envelope.producer, command.idempotency_key)
         if command.idempotency_key is not None and (stored := self._remembered(scope)):  # type: ignore[arg-type]
@@ -292,7 +298,7 @@ class Rules:
             command.id or make_id(sequence, salt, self._rows.now),
             sequence,
             self._rows.now,
-            self._envelope(command),
+            command.envelope,
             command.hash,
             command.size,
             command.priority,
@@ -329,7 +335,7 @@ class Rules:
 
     def _would_repeat(self, command: Publish, contents: dict[Thing, bytes]) -> bool:
         """Whether it will be unchanged, after those that came before it in the request."""
-        envelope = self._envelope(command)
+        envelope = command.envelope
         assert isinstance(command.body, bytes)
         hash = self._content_hash(envelope, command.body, command.content)
         if hash is None:
@@ -423,6 +429,8 @@ class Rules:
 
     def _registered(self, kind: Kind, name: str, topics: tuple[str, ...]) -> list[str]:
         """Consumers of a destination that want a message of these topics."""
+        if not self._rows.consumers:
+            return []
         return [
             known
             for known, info in sorted(self._rows.consumers.items())

@@ -10,7 +10,7 @@ The rules (`rules.py`) change the fields of these objects. A store that keeps th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -338,7 +338,7 @@ class Rows(Fetches, Protocol):
 
     def set_undecided(self, message: Message, waits: bool) -> None: ...
 
-    def undecided_of(self, object: str | None) -> Iterable[int]:
+    def undecided_of(self, object: str | None) -> Sequence[int]:
         """Sequences of those of an object that wait in L."""
         ...
 

@@ -111,9 +111,12 @@ class Keeping(NamedTuple):
 class _Front:
     """How far a place was looked through for fetchable slots."""
 
-    def __init__(self) -> None:
-        self.bound: tuple[int, int, int] = (-1, 0, 0)
-        self.exhausted = False
+    def __init__(self, bound: tuple[int, int, int] = (-1, 0, 0), exhausted: bool = False) -> None:
+        self.bound, self.exhausted = bound, exhausted
+
+    @property
+    def begun(self) -> bool:
+        return self.exhausted or self.bound[0] >= 0
 
 
 class GroupRows:
@@ -547,7 +550,7 @@ class GroupRows:
             self._rehead(place)
         if consumer == ANONYMOUS:
             consumer = ""
-        front = self._fronts.setdefault((place, consumer), _Front())
+        front = self._front(place, consumer)
         line = self._at[place]
         position = self._from.get(place, 0)
         while position < len(line) and not self._can_go(line[position][2]):
@@ -565,9 +568,21 @@ class GroupRows:
             self._look_further(place, consumer, front)
             position = bisect_right(line, passed, key=lambda entry: entry[0])
 
+    def _front(self, place: Destination, consumer: str | None) -> _Front:
+        """The first page is everybody's, so that a group of many consumers asks once; whoever may have nothing of it looks on alone.
+        Where slots belong to consumers, they are looked for by consumer at once: others' are not to be held."""
+        if (place, consumer) not in self._fronts:
+            shared = _Front()
+            if consumer is not None and not place.policy.counts_consumers:
+                shared = self._front(place, None)
+                if not shared.begun:
+                    self._look_further(place, None, shared)
+            self._fronts[place, consumer] = _Front(shared.bound, shared.exhausted)
+        return self._fronts[place, consumer]
+
     def _look_further(self, place: Destination, consumer: str | None, front: _Front) -> None:
         """The next rows that nobody else holds."""
-        limit = max(PAGE, self._wanted.get((place.kind, place.name), 0)) if front.bound[0] >= 0 else 0
+        limit = max(PAGE, self._wanted.get((place.kind, place.name), 0)) if front.begun else 0
         limit = limit or max(1, min(1_000, self._wanted.get((place.kind, place.name), PAGE)))
         others, values = _for(consumer)
         self.db.execute(
@@ -736,6 +751,8 @@ class GroupRows:
                 )
                 found = self._found()
             self._undecided_of[object] = found
+        if not (self._undecided_of[object] or self.waits):
+            return []
         there = [s for s in self._undecided_of[object] if s not in self.messages]
         here = [s for s in self.waits if self.messages[s].envelope.object == object]
         return sorted(there + here)
