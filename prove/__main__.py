@@ -16,13 +16,13 @@ from scripts.test_servers import SERVERS, table
 from . import results
 from .child import ROOT, normal_command, serve_command, unchecked_command
 from .kills import round_of_kills
-from .lake import round_of_pipeline_kills
+from .lake import round_of_pipeline_kills, round_of_pipeline_kills_on_postgres
 from .power import cut
 from .results import Row
 from .shared import round_of_folder_kills, round_of_postgres_kills
 from .walk import walk
 
-PARTS = ("kills", "power", "control", "walk", "folder", "postgres", "pipeline")
+PARTS = ("kills", "power", "control", "walk", "folder", "postgres", "pipeline", "pipeline-postgres")
 #: kills on one file, folder or database
 ROUND = 20
 #: kills of the pipeline on one lake
@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
         "--postgres-kills", type=int, default=200, help="… of brokers on PostgreSQL, and of it (200)"
     )
     parser.add_argument("--pipeline-kills", type=int, default=20, help="kill -9 of the pipeline (20)")
+    parser.add_argument("--pipeline-postgres-kills", type=int, default=10, help="… on PostgreSQL (10)")
     parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
     return parser
@@ -77,6 +78,7 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         ("folder", arguments.folder_kills, ROUND),
         ("postgres", arguments.postgres_kills, ROUND),
         ("pipeline", arguments.pipeline_kills, PIPELINE_ROUND),
+        ("pipeline-postgres", arguments.pipeline_postgres_kills, PIPELINE_ROUND),
     ):
         if part in chosen:
             rows += [row(part, index, size) for index, size in enumerate(_rounds(kills, largest))]
@@ -93,6 +95,7 @@ _SIZES = {
     "folder": ("folder_kills",),
     "postgres": ("postgres_kills",),
     "pipeline": ("pipeline_kills",),
+    "pipeline-postgres": ("pipeline_postgres_kills",),
 }
 
 
@@ -112,6 +115,8 @@ def prove(row: Row, tell: Callable[[], None]) -> None:
             tell()
     elif row.part == "pipeline":
         row.piped = round_of_pipeline_kills(row.seed, row.size, tell)
+    elif row.part == "pipeline-postgres":
+        row.piped = round_of_pipeline_kills_on_postgres(row.seed, row.size, tell)
     elif row.part == "folder":
         row.struck = round_of_folder_kills(row.seed, row.size, tell)
     elif row.part == "postgres":
@@ -138,7 +143,7 @@ def gap(parts: set[str]) -> str | None:
     """What of these parts cannot be done here, and why."""
     if not parts.isdisjoint(_COMMANDS) and (reason := _power_gap()) is not None:
         return f"{reason}\nwithout them: --only kills,walk,folder,postgres"
-    if "postgres" in parts and programs() is None:
+    if not parts.isdisjoint(("postgres", "pipeline-postgres")) and programs() is None:
         missing = table([SERVERS["postgresql"]])
         return "\n".join(["its kills need a program that is not on this machine:", *missing])
     return None

@@ -1,4 +1,5 @@
-"""The pipeline under kill -9: alone, with the sealer, with the broker; and once without its checkpoint.
+"""The pipeline under kill -9: alone, with the sealer, with the broker; and once without its checkpoint. On SQLite, and on PostgreSQL beside a
+second broker, which then goes on sealing where the first one was struck.
 
     broker ─▶ load ─▶ pipeline run ─▶ kill it (and the sealer, or the broker) ─▶ again … ─▶ once ─▶ compare
 
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
@@ -28,7 +30,9 @@ from typing import IO, Any
 
 import msgspec
 
-from .child import ROOT, Child, serve_command
+from scripts.postgres_server import Server, programs
+
+from .child import ROOT, Child, serve_url_command
 from .kills import read_log
 from .load import drain, live
 from .record import Record
@@ -126,15 +130,20 @@ def keep_sealing(url: str, stopped: threading.Event) -> None:
 
 
 class Round:
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, url: str | None = None) -> None:
         self.folder, self.lake = folder, folder / "lake"
+        url = url or f"sqlite:///{folder / 'waypost.db'}"
+        self._command = [*serve_url_command(url), "--lake", str(self.lake)]
         self.rng = random.Random(seed)
         self.record = Record(f"pipeline{seed}")
         self.with_broker = self.with_sealer = 0
 
+    def broker(self, name: str = "broker") -> Child:
+        return Child(self._command, self.folder / f"{name}.log")
+
     def broker_life(self, kills: int, forget_checkpoint: bool, tell: Callable[[], None]) -> None:
         """Some kills of the pipeline, the last of them together with the broker."""
-        child = Child(serve_command(self.folder / "waypost.db"), self.folder / "broker.log")
+        child = self.broker()
         url = f"http://127.0.0.1:{child.port()}"
         loading = threading.Thread(
             target=live,
@@ -181,12 +190,17 @@ class Round:
 
 
 def round_of_pipeline_kills(
-    seed: int, kills: int, tell: Callable[[], None] = lambda: None, spark: Any = None
+    seed: int,
+    kills: int,
+    tell: Callable[[], None] = lambda: None,
+    spark: Any = None,
+    database: str | None = None,
 ) -> Piped:
-    """`spark`: a session to compare with; else one is made and stopped."""
+    """`spark`: a session to compare with; else one is made and stopped. `database`: of a PostgreSQL, which two brokers share."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="waypost-pipeline-", dir="/var/tmp") as name:
-        round = Round(Path(name), seed)
+        round = Round(Path(name), seed, database)
+        beside = [] if database is None else [round.broker("beside")]
         watcher = subprocess.Popen(
             [sys.executable, "-m", "prove.watching", str(round.lake)],
             stdin=subprocess.PIPE,
@@ -202,6 +216,8 @@ def round_of_pipeline_kills(
                 done += share
             found = conclude(round, spark)
         finally:
+            for child in beside:
+                child.stop()
             watched = json.loads(watcher.communicate(b"\n")[0] or b'{"reads": 0, "errors": ["it died"]}')
     return Piped(
         kills=kills,
@@ -214,15 +230,27 @@ def round_of_pipeline_kills(
     )
 
 
+def round_of_pipeline_kills_on_postgres(
+    seed: int, kills: int, tell: Callable[[], None] = lambda: None, spark: Any = None
+) -> Piped:
+    found = programs()
+    assert found is not None, "PostgreSQL is not on this machine"
+    server = Server(found)
+    try:
+        return round_of_pipeline_kills(seed, kills, tell, spark, server.url)
+    finally:
+        server.remove()
+
+
 # ── what there is in the end ────────────────────────────────────────────────────────────────────
 
 
 def conclude(round: Round, spark: Any) -> dict[str, Any]:
-    child = Child(serve_command(round.folder / "waypost.db"), round.folder / "broker.log")
+    child = round.broker()
     try:
         lines, depths = drain(round.record, child)
         url = f"http://127.0.0.1:{child.port()}"
-        ask(f"{url}/v1/lake/seal", "POST")
+        seal_all(url)
         fold_the_rest(url, round.lake, spark)
         verdict = judge(round.record, read_log(lines), depths)
         rows, wrong_rows = compare_tables(url, spark)
@@ -236,6 +264,20 @@ def conclude(round: Round, spark: Any) -> dict[str, Any]:
         }
     finally:
         child.stop()
+
+
+def seal_all(url: str) -> None:
+    """Also where another broker does it."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with suppress(urllib.error.HTTPError):
+            ask(f"{url}/v1/lake/seal", "POST")
+        status = json.loads(ask(f"{url}/v1/lake"))
+        if (status["sealed"] or 0) >= status["head"]:
+            return
+        if time.monotonic() > deadline:
+            raise NoProgress(f"nothing seals: {status}")
+        time.sleep(0.5)
 
 
 def fold_the_rest(url: str, lake: Path, spark: Any) -> None:

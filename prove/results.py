@@ -29,6 +29,7 @@ SECTIONS = {
     "folder": ("folder",),
     "postgres": ("postgres",),
     "pipeline": ("pipeline",),
+    "pipeline-postgres": ("pipeline-postgres",),
 }
 #: code that a section's faults cannot reach
 _SPARK = ("pyspark_waypost", "waypost/spark")
@@ -36,6 +37,8 @@ _ELSEWHERE = {
     "sqlite": (*_SPARK, "waypost/stores/folder", "waypost/stores/postgres"),
     "folder": (*_SPARK, "waypost/stores/sqlite", "waypost/stores/postgres"),
     "postgres": (*_SPARK, "waypost/stores/sqlite", "waypost/stores/folder"),
+    "pipeline": ("waypost/stores/folder", "waypost/stores/postgres"),
+    "pipeline-postgres": ("waypost/stores/folder", "waypost/stores/sqlite"),
 }
 
 #: each kind of fault, in words
@@ -53,7 +56,7 @@ CONTROLS = ("normal", "unchecked")
 
 
 class Row(msgspec.Struct, kw_only=True):
-    #: a key of TITLES, `walk` or `pipeline`
+    #: a key of TITLES, `walk`, `pipeline` or `pipeline-postgres`
     part: str
     #: which round, which cut, and of what size
     index: int
@@ -114,7 +117,7 @@ def problems(rows: Sequence[Row]) -> list[str]:
         if row.walked is not None and not row.walked.passed:
             found.append(f"walk: a step on which the stores disagree\n{row.walked.said}")
         if row.piped is not None and not row.piped.faultless:
-            found.append(f"pipeline {row.index} (seed {row.seed}): {msgspec.to_builtins(row.piped)}")
+            found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.piped)}")
     for part in CONTROLS:
         struck = [row.struck for row in rows if row.part == part and row.struck is not None]
         if struck and not sum(one.verdict.lost for one in struck):
@@ -160,7 +163,7 @@ def table(section: str, rows: Sequence[Row]) -> str:
     """In Markdown; every figure is counted here, none is typed."""
     lines = (
         _pipeline_lines([row.piped for row in rows if row.piped is not None])
-        if section == "pipeline"
+        if section.startswith("pipeline")
         else _store_lines(rows)
     )
     return "\n".join([*lines, "", _circumstances(section, rows)])
@@ -225,6 +228,7 @@ def _circumstances(section: str, rows: Sequence[Row]) -> str:
     below = {
         "folder": [],
         "postgres": sorted({row.struck.server for row in rows if row.struck is not None}),
+        "pipeline-postgres": ["PostgreSQL with two brokers"],
     }.get(section, [f"SQLite {apsw.sqlite_lib_version()}"])
     on = ", ".join([*below, f"Python {platform.python_version()}", f"Linux {platform.release()}"])
     return (

@@ -96,7 +96,7 @@ from ..filters import Filter, bounds_fetches, in_bounds, selects_message
 from ..message import SALT_MASK, Entropy, Envelope, make_id, make_receipt, parse_receipt
 from ..names import ANONYMOUS, DEFAULT_QUEUE
 from ..objects import DEFAULT_OBJECT
-from ..policy import DEFAULT
+from ..policy import DEFAULT, Policy
 from ..routing import (
     Part,
     Slots,
@@ -125,6 +125,11 @@ from .things import (
     Thing,
 )
 
+#: where a message goes: which slots it gets there, and whether they are handed out and not waited for
+_Place = tuple[Destination, Slots, bool]
+#: commands that change neither names nor policies
+_CHANGES_NO_NAME = frozenset({Publish, Fetch, Confirm, Extend, Release, Kick, Remove})
+
 
 class Rules:
     """For one group, or for the whole life of rows that are always there."""
@@ -134,6 +139,8 @@ class Rules:
         self._rows, self._draw, self._infer_types, self._keeps = rows, draw, infer_types, keeps
         #: the lowest sequence that this group left in L
         self.logged: int | None = None
+        #: by what it says of itself: where a message goes that only has to be logged and queued
+        self._plain: dict[tuple[Any, ...], list[_Place] | None] = {}
         self._do: dict[type, Callable[[Any], Any]] = {
             Publish: self._publish,
             PublishMany: self._publish_many,
@@ -166,8 +173,11 @@ class Rules:
     def run(self, commands: Sequence[Command]) -> list[Any]:
         """A result for each, a `Refused` where it was not carried out."""
         self.logged = None
+        self._plain.clear()
         results: list[Any] = []
         for command in commands:
+            if type(command) not in _CHANGES_NO_NAME:
+                self._plain.clear()
             try:
                 results.append(self._do[type(command)](command))
             except Refused as refusal:
@@ -177,7 +187,43 @@ class Rules:
     # ── publish ─────────────────────────────────────────────────────────────────────────────
 
     def _publish(self, command: Publish) -> Published:
-        return self._publish_many(PublishMany([command]))[0]
+        command = self._with_object(command)
+        places = self._plain_places(command)
+        if places is None:
+            return self._publish_many(PublishMany([command]))[0]
+        return self._log_message(command, places)
+
+    def _plain_places(self, command: Publish) -> list[_Place] | None:
+        """Where it goes, if all that would be checked of it hangs on names; looked up once for all that say the same. None: it is not so
+        simple."""
+        if command.idempotency_key is not None or command.id is not None or command.hold:
+            return None
+        envelope = command.envelope
+        kind = (command.queue, envelope.topics, envelope.object)
+        if kind not in self._plain:
+            self._plain[kind] = self._look_up_plain(command)
+        if command.queue is None and self._rows.undecided_of(envelope.object):
+            return None
+        return self._plain[kind]
+
+    def _look_up_plain(self, command: Publish) -> list[_Place] | None:
+        rows, topics = self._rows, command.envelope.topics
+        if self._holds(command) or self._compared(command.envelope) is not None:
+            return None
+        found = [rows.place(Kind.QUEUE, name) for name in self._targets(command)]
+        queues = [queue for queue in found if queue is not None]
+        if len(queues) < len(found):
+            return None
+        places = [(queue, self._queue_slots(queue, topics), False) for queue in queues]
+        for channel in rows.subscribed(topics):
+            if channel.start > rows.head:
+                return None
+            places.append((channel, self._channel_slots(channel, topics), False))
+        limited = any(
+            place.policy.latest_only or (place.policy.max_messages, place.policy.max_bytes) != (None, None)
+            for place, _, _ in places
+        )
+        return None if limited else places
 
     def _publish_many(self, command: PublishMany) -> list[Published]:
         """First every message is checked against what is there and what came before it in the request; then all are
@@ -254,9 +300,7 @@ class Rules:
         for name in self._targets(command):
             queue = self._rows.place(Kind.QUEUE, name)
             policy = DEFAULT if queue is None else queue.policy
-            slots = slots_of(
-                policy, topics_in_queue(topics, name), self._registered(Kind.QUEUE, name, topics)
-            )
+            slots = self._slots(policy, name, topics)
             self._check_load(queue or name, len(slots), command.size, load)
         for channel in self._rows.subscribed(topics):
             self._check_load(channel, len(self._channel_slots(channel, topics)), command.size, load)
@@ -284,14 +328,15 @@ class Rules:
             (command.queue,) if command.queue is not None else queues_of(command.envelope, self._infer_types)
         )
 
-    def _log_message(self, command: Publish) -> Published:
+    def _log_message(self, command: Publish, places: list[_Place] | None = None) -> Published:
+        """`places`: where it goes, if that is known already, and nothing can hold it."""
         scope = (command.envelope.producer, command.idempotency_key)
         if command.idempotency_key is not None and (stored := self._remembered(scope)):  # type: ignore[arg-type]
             return stored.published
         if command.id is not None and (known := self._rows.message(command.id)):
             return self._remember(command, Published(known.id, known.state, known.same_as))
         assert isinstance(command.body, bytes)
-        held = self._holds(command)
+        held = places is None and self._holds(command)
         sequence = self._rows.head + 1
         salt = self._draw() & SALT_MASK
         message = Message(
@@ -313,6 +358,8 @@ class Rules:
         self._event(message, None, None, L, envelope=message.envelope, hash=message.hash, size=message.size)
         if held:
             self._note_logged(message)
+        elif places is not None:
+            self._send(message, places)
         else:
             parts = [Part(name, None) for name in self._targets(command)]
             self._settle_route(message, parts, command.content)
@@ -396,32 +443,37 @@ class Rules:
 
     def _deliver(self, message: Message, parts: list[Part]) -> None:
         topics = message.envelope.topics
-        places: list[tuple[Destination, Slots, bool]] = []
+        places: list[_Place] = []
         for part in parts:
             queue = self._rows.place(Kind.QUEUE, part.queue) or self._rows.make(
                 Kind.QUEUE, part.queue, DEFAULT
             )
-            slots = part.slots
-            if slots is None:
-                registered = self._registered(Kind.QUEUE, queue.name, topics)
-                slots = slots_of(queue.policy, topics_in_queue(topics, queue.name), registered)
+            slots = self._queue_slots(queue, topics) if part.slots is None else part.slots
             places.append((queue, slots, part.kick))
-        in_queues = any(slots for _, slots, _ in places)
         for channel in self._rows.subscribed(topics):
             if channel.start <= message.sequence:
                 places.append((channel, self._channel_slots(channel, topics), False))
-        for place, slots, kick in places:
-            for number, named in enumerate(slots):
-                self._route(message, place, number, named=named, kick=kick, duration_ms=self._age_ms(message))
-        if not in_queues:
-            message.ended_at = self._rows.now
-            self._event(message, None, L, X, duration_ms=self._age_ms(message))
+        self._send(message, places)
         for place, slots, _ in places:
             if slots:
                 self._note_latest(message, place)
 
+    def _send(self, message: Message, places: list[_Place]) -> None:
+        for place, slots, kick in places:
+            for number, named in enumerate(slots):
+                self._route(message, place, number, named=named, kick=kick, duration_ms=self._age_ms(message))
+        if not any(slots and place.is_queue for place, slots, _ in places):
+            message.ended_at = self._rows.now
+            self._event(message, None, L, X, duration_ms=self._age_ms(message))
+
     def _age_ms(self, message: Message) -> int:
         return (self._rows.now - message.created_at) // 1_000
+
+    def _queue_slots(self, queue: Destination, topics: tuple[str, ...]) -> Slots:
+        return self._slots(queue.policy, queue.name, topics)
+
+    def _slots(self, policy: Policy, queue: str, topics: tuple[str, ...]) -> Slots:
+        return slots_of(policy, topics_in_queue(topics, queue), self._registered(Kind.QUEUE, queue, topics))
 
     def _channel_slots(self, channel: Destination, topics: tuple[str, ...]) -> Slots:
         registered = self._registered(Kind.CHANNEL, channel.name, topics)

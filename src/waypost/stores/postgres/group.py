@@ -21,6 +21,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ...commands import (
     JOB_STATES,
     Command,
@@ -40,7 +42,7 @@ from ...commands import (
 from ...consumers import Consumer
 from ...delivery import OPEN, WAITING, L, State
 from ...destinations import Kind
-from ...message import parse_receipt, payload_hash
+from ...message import Envelope, parse_receipt, payload_hash
 from ...names import ANONYMOUS
 from ...objects import DEFAULT_OBJECT, ObjectPolicy
 from ...policy import Policy
@@ -69,6 +71,7 @@ WINDOW = 50_000
 #: what a fetch looks at when the first rows were not for it; messages of a job that are looked at together
 PAGE = 100
 
+_encode = msgspec.json.Encoder().encode
 _FETCHES = f'select {FETCH} from fetches where "offset" = any(%s)'
 _BODIES = "select sequence, body from payloads where sequence = any(%s)"
 
@@ -153,6 +156,8 @@ class GroupRows:
         self.new_messages: list[Message] = []
         self.removed_slots: list[Slot] = []
         self.bodies: dict[int, bytes | None] = {}
+        #: by the object's identity: a message and its L say the same
+        self._encoded: dict[int, str] = {}
         self.dropped_bodies: list[int] = []
         self.fetchings: dict[int, Fetching | None] = {}
         #: sequences of those that wait for a decision, of what was loaded
@@ -477,6 +482,13 @@ class GroupRows:
         self._locked.add(message.sequence)
         self.new_messages.append(message)
         self.bodies[message.sequence] = body
+
+    def encoded(self, envelope: Envelope) -> str:
+        """Of a message that this group has added."""
+        text = self._encoded.get(id(envelope))
+        if text is None:
+            text = self._encoded[id(envelope)] = _encode(envelope).decode()
+        return text
 
     def body(self, message: Message) -> bytes | None:
         if message.sequence not in self.bodies:
