@@ -7,7 +7,9 @@ one by one   each message by itself, as MQ-Core's document has it: write into ne
 in threads   the same, by as many threads as there are clients: what the file system's journal makes of it
 waypost      the broker with the folder store, without HTTP: what waits is one group, with two syncs and a log
 
-Every way has the same clients, each with one message under way. Ratios are those of a round's neighbours, and their median.
+Every way has the same clients, each with one message under way. Ratios are those of a round's neighbours, and their median. What a round has
+written stays until the end, and fetches and confirms, which unlink, come last: an ext4 without a journal looks at every inode that was deleted
+in the last minutes whenever it makes a file. So a second run soon after the first shows less of everything.
 """
 
 from __future__ import annotations
@@ -15,11 +17,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
@@ -70,39 +71,43 @@ def one_by_one(folder: Path, seconds: float, clients: int, serialised: bool = Tr
     return sum(counts) / (time.monotonic() - began)
 
 
-def waypost(folder: Path, seconds: float, clients: int) -> tuple[float, float]:
-    """Publishes a second; then, of what waits, fetch and confirm together a second."""
-    return asyncio.run(_waypost(folder, seconds, clients))
+def waypost(folder: Path, seconds: float, clients: int) -> float:
+    """Publishes a second."""
 
-
-async def _waypost(folder: Path, seconds: float, clients: int) -> tuple[float, float]:
-    broker = Broker(FolderStore(folder), on_broken=_broken)
-    await broker.ask(DeclareQueue("queue"))
-    envelope = Envelope()
-
-    async def publish() -> bool:
-        await broker.ask(Publish(envelope=envelope, body=BODY, queue="queue", create=False))
+    async def publish(broker: Broker) -> bool:
+        await broker.ask(Publish(envelope=Envelope(), body=BODY, queue="queue", create=False))
         return True
 
-    async def cycle() -> bool:
+    return asyncio.run(_rate(folder, publish, seconds, clients))
+
+
+def waypost_cycle(folder: Path, seconds: float, clients: int) -> float:
+    """Fetch and confirm together a second, of what waits."""
+
+    async def cycle(broker: Broker) -> bool:
         fetched = await broker.ask(Fetch(queue="queue"))
         if fetched:
             await broker.ask(Confirm(queue="queue", receipts=[fetched[0].receipt]))
         return bool(fetched)
 
-    async def rate(step: Callable[[], object]) -> float:
+    return asyncio.run(_rate(folder, cycle, seconds, clients))
+
+
+async def _rate(
+    folder: Path, step: Callable[[Broker], Awaitable[bool]], seconds: float, clients: int
+) -> float:
+    broker = Broker(FolderStore(folder), on_broken=_broken)
+    try:
+        await broker.ask(DeclareQueue("queue"))
         began, done = time.monotonic(), 0
 
         async def client() -> None:
             nonlocal done
-            while time.monotonic() < began + seconds and await step():  # type: ignore[misc]
+            while time.monotonic() < began + seconds and await step(broker):
                 done += 1
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return done / (time.monotonic() - began)
-
-    try:
-        return await rate(publish), await rate(cycle)
     finally:
         await broker.close()
 
@@ -119,18 +124,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp"))
     asked = parser.parse_args()
     rates: dict[str, list[float]] = {"one by one": [], "in threads": [], "waypost": [], "fetch + confirm": []}
-    for turn in range(asked.rounds):
-        folder = Path(tempfile.mkdtemp(prefix="waypost-bench-", dir=asked.folder))
-        try:
+    with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=asked.folder) as name:
+        rounds = [Path(name) / str(turn + 1) for turn in range(asked.rounds)]
+        for folder in rounds:
             rates["one by one"].append(one_by_one(folder / "one", asked.seconds, asked.clients))
-            published, cycled = waypost(folder / "mq", asked.seconds, asked.clients)
-            rates["waypost"].append(published)
-            rates["fetch + confirm"].append(cycled)
+            rates["waypost"].append(waypost(folder / "mq", asked.seconds, asked.clients))
             rates["in threads"].append(one_by_one(folder / "threads", asked.seconds, asked.clients, False))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.sync()
-        print(f"round {turn + 1}: " + ", ".join(f"{name} {all[-1]:,.0f}/s" for name, all in rates.items()))
+            said = ", ".join(f"{name} {all[-1]:,.0f}/s" for name, all in rates.items() if all)
+            print(f"round {folder.name}: {said}", flush=True)
+        for folder in rounds:
+            rates["fetch + confirm"].append(waypost_cycle(folder / "mq", asked.seconds, asked.clients))
     for name, all in rates.items():
         print(f"{name:16} median {median(all):9,.0f}/s   {min(all):9,.0f} to {max(all):,.0f}")
     for beside in ("one by one", "in threads"):
