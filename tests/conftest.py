@@ -5,12 +5,13 @@
 Without its server a test skips with the reason at home and fails under CI=true, where nothing may be missing
 silently. The run ends with the commands that install what was missing.
 
-`make test` runs two tests at a time, in two processes that are handed one test after the other; those that take longest begin first. Each process has one
-Spark session for all its tests.
+`make test` runs two tests at a time, in two processes that are handed one test after the other; those that take longest begin first. All tests of
+Spark go to one of them, so that there is one session.
 """
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _folder(item: pytest.Item) -> str:
     tests = Path(__file__).parent
     return item.path.relative_to(tests).parts[0] if tests in item.path.parents else ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class SparkTogether(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+    return SparkTogether(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from waypost.spark.session import session
+    from waypost.spark.session import UNCOMPILED, session
 
-    made = session("tests", "local[2]", brief=True, log="off")
+    # Tests ask a hundred questions of a few rows each: compiling them would take most of the time.
+    made = session("tests", "local[2]", brief=True, log="off", **UNCOMPILED)
     yield made
     for query in made.streams.active:
         query.stop()
