@@ -8,11 +8,22 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.commands import WAYPOST, Broker, Waypost, all_of, environment, messages, outside
+from tests.integration.commands import (
+    WAYPOST,
+    Broker,
+    Waypost,
+    all_of,
+    end,
+    environment,
+    messages,
+    outside,
+    serve,
+)
 from waypost import BlockingClient
 from waypost.client import Job
 
@@ -215,7 +226,20 @@ def test_a_secret_comes_from_stdin_so_that_nobody_reads_it_in_the_list_of_proces
 # ── the log ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_spectator_goes_on_where_it_was(waypost: Waypost) -> None:
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waypost: Waypost) -> Iterator[Waypost]:
+    """Commands against a broker of the test's own: no lease that another test left behind ends in its log."""
+    broker = serve(tmp_path)
+    monkeypatch.setenv("WAYPOST_URL", broker.url)
+    try:
+        yield waypost
+        end(broker)
+    finally:
+        broker.process.kill()
+
+
+def test_a_spectator_goes_on_where_it_was(alone: Waypost) -> None:
+    waypost = alone
     published(waypost, "seen.x")
     first = [
         json.loads(line) for line in waypost("tail", "-F", "--spectator", "audit", "--json").out.splitlines()
