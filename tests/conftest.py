@@ -5,11 +5,17 @@
 Without its server a test skips with the reason at home and fails under CI=true, where nothing may be missing
 silently. The run ends with the commands that install what was missing.
 
+Files of tests lie in memory where there is room (`--basetemp=DIR` puts them elsewhere): syncs take most of their time, and no test here cuts the
+power. Those of the folder store lie on the disk.
+
 `make test` runs two tests at a time, in two processes that are handed one test after the other; those that take longest begin first. All tests of
 Spark go to one of them, so that there is one session.
 """
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +25,29 @@ from scripts.test_servers import SERVERS, table
 
 #: what is longest comes first
 FIRST = ("spark", "integration")
+#: a file system in memory, and what must be free there
+QUICK, QUICK_BYTES = "/dev/shm", 8 << 30
 _ABSENT = "is not on this machine"
+_MADE = pytest.StashKey[str]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or config.option.basetemp is not None:
+        return
+    if os.access(QUICK, os.W_OK) and shutil.disk_usage(QUICK).free >= QUICK_BYTES:
+        config.option.basetemp = config.stash[_MADE] = tempfile.mkdtemp(prefix="waypost-tests-", dir=QUICK)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (made := config.stash.get(_MADE, None)) is not None:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="waypost-") as folder:
+        yield Path(folder)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -276,7 +276,12 @@ class Store(Protocol):
     races: Races | None
 
     def apply(self, commands: Sequence[Command]) -> Applied:
-        """Called by the committer alone, one group at a time. A repeat is a new group."""
+        """Called by the committer alone, one group at a time, but for what `overlap` says. A repeat is a new group."""
+        ...
+
+    def overlap(self, placed: Callable[[], None]) -> int:
+        """Once, by the committer: how many groups may be under way at once. Where that is more than one, `placed` is called, from its
+        thread, by a group whose place in the log is certain while it is still being written: the next `apply` may begin then."""
         ...
 
     def stage(self, body: bytes) -> bytes | Staged:

@@ -11,9 +11,9 @@ from waypost.testing import MovableClock, OpenStore, StoreTests
 
 class TestFolderStore(StoreTests):
     @pytest.fixture
-    def open_store(self, tmp_path: Path) -> OpenStore:
+    def open_store(self, on_disk: Path) -> OpenStore:
         def open_store(clock: MovableClock, entropy: Entropy) -> FolderStore:
-            return FolderStore(tmp_path / "mq", clock=clock, entropy=entropy, ballast_bytes=4096)
+            return FolderStore(on_disk / "mq", clock=clock, entropy=entropy, ballast_bytes=4096)
 
         return open_store
 
@@ -22,10 +22,10 @@ class TestFolderStoreThatSyncsEach(TestFolderStore):
     """As on a file system without a `syncfs` that can be trusted."""
 
     @pytest.fixture
-    def open_store(self, tmp_path: Path) -> OpenStore:
+    def open_store(self, on_disk: Path) -> OpenStore:
         def open_store(clock: MovableClock, entropy: Entropy) -> FolderStore:
             return FolderStore(
-                tmp_path / "mq", clock=clock, entropy=entropy, ballast_bytes=4096, sync_each=True
+                on_disk / "mq", clock=clock, entropy=entropy, ballast_bytes=4096, sync_each=True
             )
 
         return open_store

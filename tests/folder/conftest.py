@@ -17,8 +17,8 @@ Open = Callable[..., Hand]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "mq"
+def root(on_disk: Path) -> Path:
+    return on_disk / "mq"
 
 
 @pytest.fixture

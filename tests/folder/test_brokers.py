@@ -140,7 +140,7 @@ def test_the_lease_of_a_killed_broker_ends_at_another(start: Start, root: Path) 
     end(two)
 
 
-def test_mover_and_reaper_run_alone(start: Start, root: Path, tmp_path: Path) -> None:
+def test_mover_and_reaper_run_alone(start: Start, root: Path) -> None:
     broker = start("--no-mover", "--no-reaper")
     ask(broker, "PUT", "/q")
     for body in (b"done", b"again"):
@@ -148,8 +148,8 @@ def test_mover_and_reaper_run_alone(start: Start, root: Path, tmp_path: Path) ->
     done = ask(broker, "GET", "/q/messages")[2]["X-Message-Id"]
     ask(broker, "DELETE", f"/q/messages/{done}")
     assert ask(broker, "GET", "/queue/q?lease=0.2")[1] == b"again"
-    (tmp_path / "aside").write_bytes(b"dropped")
-    os.rename(tmp_path / "aside", root / "new" / "q:dropped")
+    (root.parent / "aside").write_bytes(b"dropped")
+    os.rename(root.parent / "aside", root / "new" / "q:dropped")
     time.sleep(0.8)
     assert sorted(files(root)) == sorted(
         ["new/q:dropped", f"remove/q:{done}", next(name for name in files(root) if name.startswith("delay/"))]

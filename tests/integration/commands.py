@@ -92,6 +92,7 @@ def messages(waypost: Waypost, *where: str, n: int = 100) -> list[dict[str, Any]
 def all_of(terminal: int) -> bytes:
     """What was written to a terminal whose other end is still open here: with the last one, what was not read may go."""
     read = b""
-    while select.select([terminal], [], [], 1.0)[0]:
+    # On a busy machine the kernel takes its time to hand over even the first of it.
+    while select.select([terminal], [], [], 1.0 if read else 10.0)[0]:
         read += os.read(terminal, 65_536)
     return read

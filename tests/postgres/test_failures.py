@@ -16,7 +16,7 @@ from waypost.commands import Confirm, Fetch, Published
 from waypost.delivery import S
 from waypost.errors import StoreUnavailable
 from waypost.stores.postgres import PostgresStore
-from waypost.stores.postgres import store as store_module
+from waypost.stores.postgres import lane as lane_module
 from waypost.testing import audit
 from waypost.testing.hand import publish
 
@@ -162,7 +162,7 @@ def test_what_was_acknowledged_survives_the_server_under_load(server: Server, ho
 def test_without_a_server_callers_hear_503_and_the_broker_recovers(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(lane_module, "PATIENCE_SECONDS", 0.3)
     url = Databases(server.url).new()
     store = PostgresStore(url)
     store.apply([publish("a.x")])

@@ -1,39 +1,15 @@
-"""The PostgreSQL store: groups, and what is done when one does not go through.
-
-apply ─▶ parts ─▶ a transaction each ─┬─ committed: results
-                                      ├─ deadlock, names changed …: rolled back, again
-                                      ├─ connection lost: made anew ── COMMIT was under way? `brokers` says whether it went through
-                                      └─ for longer than PATIENCE: StoreUnavailable, and the broker lives on
-"""
+"""The PostgreSQL store: the lanes that groups go through (`lane.py`), and what is read between them (`reading.py`)."""
 
 from __future__ import annotations
 
-import logging
 import os
-import random
-import time
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from queue import LifoQueue
 
-import psycopg
-from psycopg import errors
-
-from ...commands import (
-    Command,
-    Confirm,
-    Decide,
-    Extend,
-    Fetch,
-    Job,
-    Kick,
-    Publish,
-    PublishMany,
-    Release,
-    Remove,
-    Staged,
-)
+from ...commands import Command, Job, Staged
 from ...destinations import Kind
-from ...errors import Failed, PayloadReaped, StoreUnavailable
+from ...errors import PayloadReaped
 from ...filters import Filter
 from ...instants import Clock, SteadyClock
 from ...message import Entropy, system_entropy
@@ -57,53 +33,14 @@ from ...store import (
     Tenure,
     Undecided,
 )
-from ..rules import Rules
-from ..urls import masked
-from .connecting import Conn, connect_for_groups, one_line, open_checked
-from .group import GroupRows, Head, Keeping, Overtaken, receipts_of
-from .loading import send
-from .names import Db, Names
+from .connecting import open_checked
+from .group import Keeping
+from .lane import Common, Lane
 from .reading import Reader
-from .reaping import reap
-from .watching import NEXT_DUE, SharedTask, Watch
-from .writing import NamesChanged, Written, is_dirty, lock, write
+from .watching import SharedTask, Watch
 
-log = logging.getLogger("waypost")
-
-#: how long a group waits for a server that is gone, before its callers hear 503
-PATIENCE_SECONDS = 5.0
-#: how long one waits whose COMMIT was not answered
-IN_DOUBT_SECONDS = 60.0
-#: how often a group runs again that others were in the way of
-MOST_RERUNS = 20
-
-#: what shares a transaction with its neighbours; anything else has one of its own
-_TOGETHER = (Publish, PublishMany, Fetch, Confirm, Extend, Release, Kick, Remove, Decide)
-#: nothing is wrong but that somebody was quicker
-_RERUN = (
-    errors.DeadlockDetected,
-    errors.SerializationFailure,
-    errors.LockNotAvailable,
-    errors.QueryCanceled,
-    errors.UniqueViolation,
-    NamesChanged,
-    Overtaken,
-)
-
-
-#: the server, or the way to it; or a standby that was not made the primary yet
-_GONE = (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTransaction)
-_IN_DOUBT_HINT = (
-    "it may be stored: look, or repeat it; with the same Idempotency-Key a repeat is the same message"
-)
-
-
-_HELD = 'select sequence, destination from fetches where "offset" = any(%s)'
-_READY = "select destination, ready from counts where destination = any(%s) and ready > 0"
-
-
-class InDoubt(Exception):
-    """Nobody knows whether a group was committed."""
+#: groups that are under way at once
+LANES = 2
 
 
 class PostgresStore:
@@ -125,154 +62,37 @@ class PostgresStore:
         self.url = url
         self.clock = clock or SteadyClock()
         self.sync_seconds = 0.0
-        self._draw = entropy or system_entropy()
-        self._infer_types = infer_types
         self._keeping = Keeping(log_keep_us, False, None)
         self.broker = os.urandom(8).hex()
-        self._group = 0
-        self._names: Names | None = None
-        self._connection: Conn | None = open_checked(url)
-        # Before the first group, so that its row is there to wait for when that one's COMMIT is in doubt.
-        self._connection.execute("insert into brokers (id, last_group) values (%s, 0)", (self.broker,))
-        self._connection.commit()
+        connection = open_checked(url)
         self._reader = Reader(url)
         self._watch = Watch(url, self.broker, self.clock)
+        common = Common(url, self.clock, entropy or system_entropy(), infer_types, self._watch)
+        self.lanes = [Lane(self.broker, common, connection)]
+        self.lanes += [Lane(f"{self.broker}-{number}", common) for number in range(2, LANES + 1)]
+        self._free: LifoQueue[Lane] = LifoQueue()
+        for lane in reversed(self.lanes):
+            self._free.put(lane)
+        #: whoever has it decides; it goes on to the next one with the last lock
+        self._deciding = threading.Lock()
+        self._placed: Callable[[], None] | None = None
         self._closed = False
 
     # ── groups ──────────────────────────────────────────────────────────────────────────────
 
     def apply(self, commands: Sequence[Command]) -> Applied:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        return _together([self._apply(part, deadline) for part in _parts(commands) or [[]]])
-
-    def _apply(self, commands: Sequence[Command], deadline: float) -> Applied:
-        """One transaction, again and again until it went through or there is no point any more."""
-        reruns = 0
-        while True:
-            try:
-                return self._transact(commands)
-            except _RERUN as error:
-                self._roll_back()
-                reruns += 1
-                late = isinstance(error, errors.QueryCanceled) and time.monotonic() > deadline
-                if late or reruns > MOST_RERUNS:
-                    return _refused(
-                        commands, StoreUnavailable(f"others were always quicker: {one_line(error)}")
-                    )
-                time.sleep(random.random() * 0.002 * min(reruns, 10))
-            except _GONE as error:
-                self._disconnect()
-                if time.monotonic() > deadline:
-                    log.error("store: %s is not reached: %s", masked(self.url), one_line(error))
-                    return _refused(commands, StoreUnavailable(one_line(error)))
-                time.sleep(0.05 + random.random() * 0.1)
-            except InDoubt as error:
-                refusal = StoreUnavailable(str(error), _IN_DOUBT_HINT)
-                refusal.retry_after = None  # with it, a caller may repeat what may have been done
-                return _refused(commands, refusal)
-            except Exception as error:
-                self._roll_back()
-                if len(commands) > 1:
-                    # One bad command never fails its neighbours.
-                    parts = [self._apply([command], deadline) for command in commands]
-                    return _together(parts)
-                log.exception("a command failed")
-                return _refused(commands, Failed(f"{type(error).__name__}: {one_line(error)}"))
-
-    def _transact(self, commands: Sequence[Command]) -> Applied:
-        connection = self._connected()
-        self._group += 1
-        receipts = receipts_of(commands)
-        found: tuple[Db, Db] | None
-        with connection.cursor() as db:
-            with connection.pipeline():
-                asked = Head.ask(db)
-                held = send(db, _HELD, (list(receipts),)) if receipts else None
-            head = Head.read(asked)
-            if self._names is None or self._names.version != head.version:
-                self._names = Names(db)
-                head = head._replace(version=self._names.version)
-            rows = GroupRows(db, self._names, head, max(head.at, self.clock()), self._keeping, reap)
-            rows.prepare(commands, receipts, () if held is None else held.fetchall())
-            rules = Rules(rows, self._draw, self._infer_types)
-            results = rules.run(commands)
-            if not is_dirty(rows):
-                with connection.pipeline():
-                    found = _ask(db, rows, rows.now)
-                connection.rollback()
-                return _applied(rows, results, rules.logged, rows.now, found)
-            written = lock(rows)
-            # All that can go wrong does so before COMMIT.
-            results = [written.result(result) for result in results]
-            logged = written.number(rules.logged)
-            began = time.perf_counter()
-            found = self._write(connection, rows, written)
-            self.sync_seconds = time.perf_counter() - began
-        rows.names.version += rows.renamed
-        if found is not None:
-            # Otherwise the watch tells what became ready.
-            self._watch.own(written.turn, rows.names.version)
-        return _applied(rows, results, logged, written.at, found)
-
-    def _write(self, connection: Conn, rows: GroupRows, written: Written) -> tuple[Db, Db] | None:
-        """All at once, and COMMIT with it. When the connection breaks now, nobody has heard whether it went through: the next one is
-        asked. None: it did, and what was asked besides is not known."""
-        group = self._group
+        lane = self._free.get()
+        passing = _Passing(self._deciding, self._placed)
         try:
-            with connection.pipeline():
-                write(rows, written, self.broker, group)
-                asked = _ask(rows.db, rows, written.at)
-                connection.execute("COMMIT", prepare=False)
-            return asked
-        except _RERUN:
-            raise
-        except _GONE:
-            self._disconnect()
-            if not self._went_through(group):
-                raise
-            return None
+            return lane.apply(commands, self._keeping, passing.on)
+        finally:
+            passing.end()
+            self.sync_seconds = lane.sync_seconds
+            self._free.put(lane)
 
-    def _went_through(self, group: int) -> bool:
-        """Whether a group whose COMMIT was not answered was committed. Its row is locked until its transaction has ended,
-        one way or the other, so this waits for that."""
-        deadline = time.monotonic() + IN_DOUBT_SECONDS
-        while True:
-            try:
-                connection = self._connected()
-                with connection.cursor() as db:
-                    db.execute("select last_group from brokers where id = %s for update", (self.broker,))
-                    row = db.fetchone()
-                connection.rollback()
-                return row is not None and row[0] >= group
-            except _GONE as error:
-                # Its callers wait for long: neither yes nor no would be true.
-                self._disconnect()
-                log.warning(
-                    "store: a commit is in doubt until %s answers: %s", masked(self.url), one_line(error)
-                )
-                if time.monotonic() > deadline:
-                    raise InDoubt("the database went away during a commit, and did not come back") from error
-                time.sleep(0.5)
-
-    def _connected(self) -> Conn:
-        if self._connection is None or self._connection.closed:
-            self._names = None
-            self._connection = connect_for_groups(self.url)
-        return self._connection
-
-    def _disconnect(self) -> None:
-        self._names = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _roll_back(self) -> None:
-        self._names = None
-        try:
-            if self._connection is not None:
-                self._connection.rollback()
-        except psycopg.Error:
-            self._disconnect()
+    def overlap(self, placed: Callable[[], None]) -> int:
+        self._placed = placed
+        return LANES
 
     # ── reads ───────────────────────────────────────────────────────────────────────────────
 
@@ -381,64 +201,25 @@ class PostgresStore:
             return
         self._closed = True
         self._watch.stop()
-        self._disconnect()
+        for lane in self.lanes:
+            lane.close()
         self._reader.close()
 
 
-def _parts(commands: Sequence[Command]) -> list[list[Command]]:
-    """Runs that share a transaction, and what has one of its own."""
-    parts: list[list[Command]] = []
-    open = False
-    for command in commands:
-        together = isinstance(command, _TOGETHER)
-        if together and open:
-            parts[-1].append(command)
-        else:
-            parts.append([command])
-        open = together
-    return parts
+class _Passing:
+    """One group at a time decides; the next one may, as soon as this one has its place."""
 
+    def __init__(self, deciding: threading.Lock, placed: Callable[[], None] | None) -> None:
+        self._deciding, self._placed = deciding, placed
+        self._inside = deciding.acquire()
 
-def _refused(commands: Sequence[Command], refusal: Exception) -> Applied:
-    return Applied([refusal] * len(commands), {}, None)
+    def on(self) -> None:
+        if self._inside:
+            self.end()
+            if self._placed is not None:
+                self._placed()
 
-
-def _together(parts: list[Applied]) -> Applied:
-    logged = [part.logged for part in parts if part.logged is not None]
-    return Applied(
-        [result for part in parts for result in part.results],
-        _joined(parts, lambda part: part.ready),
-        parts[-1].due_at,
-        parts[-1].working,
-        _joined(parts, lambda part: part.ready_channels),
-        min(logged, default=None),
-    )
-
-
-def _joined(parts: list[Applied], of: Callable[[Applied], Any]) -> dict[str, int]:
-    joined: dict[str, int] = {}
-    for part in parts:
-        joined |= of(part)
-    return joined
-
-
-def _ask(db: Db, rows: GroupRows, now: int) -> tuple[Db, Db]:
-    """What became ready, when a Tick is needed next, whether a job waits."""
-    touched = [place.number for place in rows.touched if not place.deleted and not place.policy.paused]
-    return send(db, _READY, (touched,)), send(db, NEXT_DUE, (now, now))
-
-
-def _applied(
-    rows: GroupRows, results: list[Any], logged: int | None, now: int, asked: tuple[Db, Db] | None
-) -> Applied:
-    ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
-    if asked is None:
-        return Applied(results, {}, now, True, {}, logged)
-    for number, count in asked[0].fetchall():
-        place = rows.names.places[number]
-        ready[place.kind][place.name] = count
-    row = asked[1].fetchone()
-    assert row is not None
-    *moments, working = row
-    due_at = min((at for at in moments if at is not None), default=None)
-    return Applied(results, ready[Kind.QUEUE], due_at, working, ready[Kind.CHANNEL], logged)
+    def end(self) -> None:
+        if self._inside:
+            self._inside = False
+            self._deciding.release()
