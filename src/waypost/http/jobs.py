@@ -32,11 +32,10 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True, rename="camel", kw_only
     consumer: str | None = None
 
 
-class _Either(msgspec.Struct):
-    """Only which of the two it is."""
+class _Naming(msgspec.Struct):
+    """Only whether it names deliveries."""
 
-    filter: msgspec.Raw | None = None
-    deliveries: msgspec.Raw | None = None
+    deliveries: msgspec.Raw = msgspec.Raw()
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -51,7 +50,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 _given = msgspec.json.Decoder(_Given)
-_either = msgspec.json.Decoder(_Either)
+_naming = msgspec.json.Decoder(_Naming)
 _HINT = '{"filter":"queue=orders state=E since=10:00","dryRun":true}'
 
 
@@ -72,7 +71,7 @@ def selection_of(kind: JobKind, body: bytes, now: int) -> Selection:
 def names_deliveries(body: bytes) -> bool:
     """Whether a request names deliveries one by one. One that says both is read as such, and refused there."""
     try:
-        return _either.decode(body).deliveries is not None
+        return bool(memoryview(_naming.decode(body).deliveries))
     except (ValueError, RecursionError):
         return False  # what is wrong with it is said when it is read as a filter
 
