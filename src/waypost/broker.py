@@ -20,10 +20,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from .acts import states_for
 from .canonical import content_hash
 from .commands import (
-    JOB_DEFAULTS,
-    JOB_STATES,
     Command,
     Confirm,
     Fetch,
@@ -557,8 +556,7 @@ def _ignore(result: Any) -> None:
 
 def _chosen(kind: JobKind, filter: Filter) -> Filter:
     """What of a filter's a job of this kind may touch."""
-    wanted = filter.states if filter.states is not None else JOB_DEFAULTS[kind]
-    return msgspec.structs.replace(filter, states=frozenset(wanted & JOB_STATES[kind]), existing=True)
+    return msgspec.structs.replace(filter, states=states_for(kind, filter.states), existing=True)
 
 
 def _large(fetched: list[Fetched]) -> bool:

@@ -291,6 +291,48 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rate: float | None = None
 
 
+class Chosen(msgspec.Struct, frozen=True, gc=False):
+    """A message's deliveries in a queue, in a channel or, where neither is named, all of them."""
+
+    id: str
+    queue: str | None = None
+    channel: str | None = None
+
+
+class Act(msgspec.Struct, kw_only=True, gc=False):
+    """Redrive, replay or cancel deliveries that somebody chose one by one: at once, in the order of the log. -> Acted
+
+    What has changed since `as_of` is left alone, so that a repeat touches nothing twice. `acts.py` decides.
+    """
+
+    kind: JobKind
+    chosen: list[Chosen]
+    #: only what is in one of these
+    states: frozenset[State]
+    as_of: int | None = None
+    #: redrive and replay: only this one may have them afterwards
+    consumer: str | None = None
+    #: only counts
+    dry_run: bool = False
+
+
+class Acted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What an Act did or, of a dry run, would do. Every delivery is counted once."""
+
+    #: its moment: whoever saw this saw deliveries as they were then
+    at: int
+    #: how many of those it touched were in which state
+    done: dict[State, int]
+    #: how many were left alone because of their state
+    left: dict[State, int]
+    #: left alone: not as they were any more
+    changed: int
+    #: left alone: without a body, in a deleted queue or channel, or such that the consumer could never fetch them
+    unable: int
+    #: for each chosen one the sequence of its message, None: there is no such delivery
+    sequences: list[int | None]
+
+
 class Work(msgspec.Struct, gc=False):
     """One slice of the oldest open job that may go on now. -> bool: more may be done now"""
 
@@ -355,6 +397,7 @@ Command = (
     | DeleteSpectator
     | Decide
     | StartJob
+    | Act
     | Work
     | Tick
     | Reap

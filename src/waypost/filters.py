@@ -68,13 +68,13 @@ def parse_filter(text: str, now: int, zone: tzinfo = UTC) -> Filter:
         key=given.get("key"),
         topic=check_pattern(given["topic"]) if "topic" in given else None,
         consumer=given.get("consumer"),
-        states=None if states is None else _states(states),
+        states=None if states is None else parse_states(states),
         since_at=parse_instant(given["since"], now, zone) if "since" in given else None,
         until_at=parse_instant(given["until"], now, zone) if "until" in given else None,
     )
 
 
-def _states(letters: str) -> frozenset[State]:
+def parse_states(letters: str) -> frozenset[State]:
     chosen = letters.replace(",", "").upper()
     if not chosen or any(letter not in STATES for letter in chosen):
         raise _wrong(f"unknown state in {letters[:60]!r}", f"states are {' '.join(STATES)}")

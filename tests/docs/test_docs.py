@@ -44,6 +44,7 @@ RUNNING = [
     "docs/guide.md",
     "docs/http.md",
     "docs/log.md",
+    "docs/replay.md",
     "docs/router.md",
     "docs/search.md",
     "docs/topics.md",

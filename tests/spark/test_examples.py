@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.commands import ROOT, end, environment, serve
 from tests.integration.test_examples import loaded
+from waypost import BlockingClient
 from waypost.cli import run
 
 if TYPE_CHECKING:
@@ -97,3 +98,33 @@ def test_what_cannot_be_done_is_one_line(
     assert line in said
     assert said.count("\n") == 1
     assert not (tmp_path / "report.html").exists()
+
+
+def test_customers_that_move_too_often_are_published_once_each(spark: SparkSession, tmp_path: Path) -> None:
+    example = loaded("address_changes")
+    broker = serve(tmp_path)
+    try:
+        with BlockingClient(broker.url) as client:
+            for customer, moves in (("ann", 5), ("bob", 4), ("cem", 3), ("dee", 0)):
+                for move in range(moves + 1):
+                    for _ in range(2):  # said twice is not moved twice
+                        body = {"name": customer, "address": f"street {move}"}
+                        client.publish("customer.changed", body, object="customer", key=customer)
+            client.publish("customer.changed", b"no JSON", object="customer", key="ann")
+            sealed = client.seal_lake()
+            found = example.restless(spark, url=broker.url, asOf=sealed).cache()
+            assert sorted((row.key, row.changes, row.address) for row in found.collect()) == [
+                ("ann", 5, "street 5"),
+                ("bob", 4, "street 4"),
+            ]
+            for _ in range(2):
+                assert example.publish(example.messages(found), broker.url) == 2
+            fetched = client.fetch("review", 10)
+            assert [(message.key, message.json()["changes"]) for message in fetched] == [
+                ("ann", 5),
+                ("bob", 4),
+            ]
+            assert fetched[0].topics == ("review.address",)
+        end(broker)
+    finally:
+        broker.process.kill()

@@ -6,7 +6,7 @@
     registered    objects, consumers, spectators          asking      what commands that speak to a broker share
     selections    search, dead, redrive, replay, cancel   jobs        work on many, followed to its end
     folders       mover, reaper                           migrating   migrate
-    copying       copy
+    copying       copy                                    replaying   replay --from-lake
     output        how things look                         failures    commands that failed
 
 Whatever goes wrong is one line on stderr: exit code 2 for a command that cannot be meant, 1 for one that

@@ -142,10 +142,53 @@ def replay(
     dry_run: DryRun = False,
     rate: Rate = None,
     consumer: For = None,
+    from_lake: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Messages of this lake, published again; only counted without --go.",
+            show_default=False,
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With --from-lake: the broker that gets them.", show_default=False),
+    ] = None,
+    go: Annotated[bool, typer.Option("--go", help="With --from-lake: do it.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --from-lake: another name is another replay.", show_default=False
+        ),
+    ] = None,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            metavar="OFFSET", min=0, help="With --from-lake: begin beyond this one.", show_default=False
+        ),
+    ] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Everything that has ended once more, in its order: also what was confirmed."""
+    """Everything that has ended once more, in its order: also what was confirmed. Or, from a lake, messages published again.
+
+    waypost replay orders state=S since=10:00 --dry-run
+
+    waypost replay 'object=customer since=2026-01-31' --from-lake /srv/lake --to http://127.0.0.1:8080
+    """
+    if from_lake is None:
+        if to is not None or go or name is not None or after is not None:
+            raise CommandMisused("--to, --go, --name and --after belong to --from-lake DIR")
+    else:
+        if consumer is not None or (dry_run and go):
+            raise CommandMisused(
+                "--from-lake goes without --consumer, whose it becomes is routed anew; and --dry-run without --go"
+            )
+        from .replaying import replay_from_lake
+
+        asked = _of_something(filter_of(terms, filter))
+        replay_from_lake(asked, from_lake, to or url, name, rate, go, after, json)
+        return
     _act("replay", "replayed", terms, filter, url, json, dry_run=dry_run, rate=rate, consumer=consumer)
 
 
@@ -171,15 +214,19 @@ def _act(
     **how: Any,
 ) -> None:
     """`verb` is the client's."""
-    asked = filter_of(terms, filter)
-    if not asked:
-        raise CommandMisused("name a QUEUE or a FILTER; nothing is done to everything by accident")
+    asked = _of_something(filter_of(terms, filter))
 
     async def work() -> None:
         async with broker(url) as client:
             await carry_out(client, await getattr(client, verb)(asked, **how), verb, done, json)
 
     do(work())
+
+
+def _of_something(filter: str) -> str:
+    if not filter:
+        raise CommandMisused("name a QUEUE or a FILTER; nothing is done to everything by accident")
+    return filter
 
 
 def purge(

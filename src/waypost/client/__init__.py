@@ -15,11 +15,12 @@ async def handle(message): ...
 
 from .blocking import BlockingClient
 from .client import Client
-from .forms import Extended, Job, Message, NewMessage, Published, Settled
+from .forms import Acted, Extended, Job, Message, NewMessage, Published, Settled
 from .transport import Unreachable
 from .worker import Invalid, NotInterested, Retry, Worker
 
 __all__ = [
+    "Acted",
     "BlockingClient",
     "Client",
     "Extended",

@@ -84,6 +84,7 @@ class BlockingClient:
     redrive = _blocking(Client.redrive)
     replay = _blocking(Client.replay)
     cancel = _blocking(Client.cancel)
+    act = _blocking(Client.act)
     purge = _blocking(Client.purge)
     job = _blocking(Client.job)
     job_done = _blocking(Client.job_done)

@@ -29,13 +29,14 @@ from collections.abc import (
 from contextlib import aclosing, suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
 from ..errors import JobNotFound, SpectatorNotFound
 from .forms import (
     Accepted,
+    Acted,
     Body,
     Extended,
     ExtendedMany,
@@ -553,6 +554,32 @@ class Client:
     async def cancel(self, filter: str, *, dry_run: bool = False, rate: float | None = None) -> Job:
         """Waiting deliveries out of their queues and channels."""
         return await self._on_many("cancel", filter, dry_run, rate, None)
+
+    async def act(
+        self,
+        verb: Literal["redrive", "replay", "cancel"],
+        deliveries: Sequence[Mapping[str, Any]],
+        *,
+        dry_run: bool = False,
+        states: str | None = None,
+        as_of: datetime | str | None = None,
+        consumer: str | None = None,
+    ) -> Acted:
+        """Up to 1,000 deliveries that you name, `{"id": …, "queue": …}` or `channel`, at once and in the order of the log; without
+        either, all of a message. Only those in `states`, and none that has changed since `as_of`: with the `at` of a dry run,
+        a repeat touches nothing twice."""
+        asked = {
+            "deliveries": [dict(delivery) for delivery in deliveries],
+            "dryRun": dry_run,
+            "states": states,
+            "asOf": instant(as_of),
+            "consumer": consumer,
+        }
+        repeatable = dry_run or as_of is not None or verb == "cancel"
+        return decode(
+            await self._transport.ask("POST", path("v1", verb), **json_body(asked), repeatable=repeatable),
+            Acted,
+        )
 
     async def _on_many(
         self, what: str, filter: str, dry_run: bool, rate: float | None, consumer: str | None

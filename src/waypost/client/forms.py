@@ -95,6 +95,24 @@ class Extended(msgspec.Struct, frozen=True):
     stale: bool = False
 
 
+class Acted(msgspec.Struct, frozen=True):
+    """What became of deliveries that were named one by one or, after a dry run, would become of them."""
+
+    #: the broker's moment, RFC 3339: whoever saw this saw the deliveries as they were then
+    at: str
+    #: how many were touched, and in which state they were
+    matched: int
+    states: dict[str, int]
+    #: left alone: by their state; changed since `as_of`; without a body, or such that the consumer could never fetch them
+    left: dict[str, int]
+    changed: int
+    unable: int
+    #: there is no such delivery
+    unknown: list[dict[str, str]]
+    #: for each one named, the offset of its message's L; None: unknown
+    sequences: list[int | None]
+
+
 class Job(msgspec.Struct, frozen=True):
     """Work on many deliveries that the broker accepted; `id` is None after a dry run."""
 

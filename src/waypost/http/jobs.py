@@ -1,4 +1,5 @@
-"""Work on many deliveries: redrive, replay, cancel. A dry run counts; the rest is a job, done in slices."""
+"""Work on many deliveries: redrive, replay, cancel. A dry run counts; the rest is a job, done in slices; or, of deliveries that were
+chosen one by one (`acts.py`), done at once."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from waypost.delivery import LETTERS
 from waypost.destinations import Kind
 from waypost.errors import Busy, ChannelNotFound, JobNotFound, QueueNotFound, RequestInvalid
 from waypost.filters import Filter, parse_filter
+from waypost.http.acts import TooManyDeliveries, act_of, acted_json, check_consumer
 from waypost.http.answering import WRONG, answer_accepted, answer_json
 from waypost.http.given import check_query
 from waypost.http.reading import reading
@@ -20,7 +22,6 @@ from waypost.http.refusals import failure, guarded_task
 from waypost.http.routes import Content, Parameter, Route
 from waypost.http.schemas import JSON, ref
 from waypost.http.wire import Request
-from waypost.names import check_name
 from waypost.wire import job_json, read_json
 
 
@@ -29,6 +30,12 @@ class _Given(msgspec.Struct, forbid_unknown_fields=True, rename="camel", kw_only
     dry_run: bool = False
     rate: int | float | None = None
     consumer: str | None = None
+
+
+class _Naming(msgspec.Struct):
+    """Only whether it names deliveries."""
+
+    deliveries: msgspec.Raw = msgspec.Raw()
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -43,9 +50,8 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 _given = msgspec.json.Decoder(_Given)
+_naming = msgspec.json.Decoder(_Naming)
 _HINT = '{"filter":"queue=orders state=E since=10:00","dryRun":true}'
-#: those that hand deliveries out again
-_AGAIN = frozenset({JobKind.REDRIVE, JobKind.REPLAY})
 
 
 def selection_of(kind: JobKind, body: bytes, now: int) -> Selection:
@@ -54,16 +60,20 @@ def selection_of(kind: JobKind, body: bytes, now: int) -> Selection:
     given: _Given = read_json(_given, body, _HINT)
     if not given.filter.strip():
         raise RequestInvalid("an empty filter", "state=E means every dead letter", "FILTER_INVALID")
-    if given.consumer is not None and kind not in _AGAIN:
-        raise RequestInvalid(
-            "nobody gets what is cancelled", 'consumer=… in the filter selects: {"filter":"consumer=billing"}'
-        )
     return Selection(
         parse_filter(given.filter, now),
         given.dry_run,
         None if given.rate is None else check_rate(given.rate),
-        None if given.consumer is None else check_name(given.consumer, "consumer"),
+        check_consumer(kind, given.consumer),
     )
+
+
+def names_deliveries(body: bytes) -> bool:
+    """Whether a request names deliveries one by one. One that says both is read as such, and refused there."""
+    try:
+        return bool(memoryview(_naming.decode(body).deliveries))
+    except (ValueError, RecursionError):
+        return False  # what is wrong with it is said when it is read as a filter
 
 
 def rows(broker: Broker) -> list[Route]:
@@ -78,6 +88,10 @@ def rows(broker: Broker) -> list[Route]:
 
     async def start(request: Request, kind: JobKind) -> None:
         check_query(request.head)
+        if names_deliveries(request.body):
+            act = act_of(kind, request.body)
+            answer_json(request, 200, acted_json(act, await broker.ask(act)))
+            return
         selection = selection_of(kind, request.body, broker.clock())
         await broker.look(check_places, selection.filter)
         if selection.dry_run:
@@ -103,7 +117,10 @@ def rows(broker: Broker) -> list[Route]:
         more: dict[str, Any] = {
             "request": Content("which deliveries", {JSON: ref(selection)}),
             "responses": {
-                200: Content("how many match, with dryRun", {JSON: ref("Matched")}),
+                200: Content(
+                    "how many match, with dryRun; or what became of the deliveries named",
+                    {JSON: {"anyOf": [ref("Matched"), ref("Acted")]}},
+                ),
                 202: Content("a job does it", {JSON: ref("Accepted")}),
             },
         }
@@ -116,6 +133,7 @@ def rows(broker: Broker) -> list[Route]:
             summary=summary,
             failures=(
                 WRONG,
+                failure(TooManyDeliveries),
                 failure(QueueNotFound, "the filter names one that does not exist"),
                 failure(ChannelNotFound, "likewise"),
                 failure(Busy),

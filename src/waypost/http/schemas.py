@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from waypost.acts import MOST_CHOSEN
 from waypost.consumers import MOST_CONCURRENCY
 from waypost.delivery import Outcome
 from waypost.policy import DEFAULT, policy_json
@@ -149,6 +150,16 @@ _RECEIPTS: dict[str, Schema] = {
     "receipt": TEXT,
 }
 _ONE_OR_MANY: Schema = {"oneOf": [{"required": ["receipts"]}, {"required": ["receipt"]}]}
+
+_MAYBE_NAME: Schema = {"anyOf": [{"type": "null"}, NAME]}
+_COUNTS: Schema = {"type": "object", "propertyNames": LETTER, "additionalProperties": COUNT}
+#: deliveries chosen one by one
+_CHOSEN: dict[str, Schema] = {
+    "deliveries": {"type": "array", "items": ref("Chosen"), "minItems": 1, "maxItems": MOST_CHOSEN},
+    "dryRun": FLAG,
+    "states": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^[LUQFSKREINOTCX]+$"}]},
+    "asOf": MAYBE_INSTANT,
+}
 
 SCHEMAS: dict[str, Schema] = {
     "Published": record({"id": TEXT, "state": LETTER, "sameAs": TEXT}, ("sameAs",)),
@@ -351,12 +362,7 @@ SCHEMAS: dict[str, Schema] = {
     "Spectator": record({"name": NAME, "offset": COUNT, "lag": COUNT, "at": INSTANT}),
     "Spectators": record({"spectators": {"type": "array", "items": ref("Spectator")}}),
     "Accepted": record({"job": TEXT, "matched": COUNT}),
-    "Matched": record(
-        {
-            "matched": COUNT,
-            "states": {"type": "object", "propertyNames": LETTER, "additionalProperties": COUNT},
-        }
-    ),
+    "Matched": record({"matched": COUNT, "states": _COUNTS}),
     "Job": record(
         {
             "id": TEXT,
@@ -369,11 +375,31 @@ SCHEMAS: dict[str, Schema] = {
             "ended": MAYBE_INSTANT,
         }
     ),
-    "Redrive": given(
-        {"filter": TEXT, "dryRun": FLAG, "rate": _RATE, "consumer": {"anyOf": [{"type": "null"}, NAME]}},
-        ("filter",),
+    "Redrive": {
+        "anyOf": [
+            given({"filter": TEXT, "dryRun": FLAG, "rate": _RATE, "consumer": _MAYBE_NAME}, ("filter",)),
+            given({**_CHOSEN, "consumer": _MAYBE_NAME}, ("deliveries",)),
+        ]
+    },
+    "Cancel": {
+        "anyOf": [
+            given({"filter": TEXT, "dryRun": FLAG, "rate": _RATE}, ("filter",)),
+            given(_CHOSEN, ("deliveries",)),
+        ]
+    },
+    "Chosen": given({"id": ID, "queue": _MAYBE_NAME, "channel": _MAYBE_NAME}, ("id",)),
+    "Acted": record(
+        {
+            "at": INSTANT,
+            "matched": COUNT,
+            "states": _COUNTS,
+            "left": _COUNTS,
+            "changed": COUNT,
+            "unable": COUNT,
+            "unknown": {"type": "array", "items": ref("Chosen")},
+            "sequences": {"type": "array", "items": MAYBE_COUNT},
+        }
     ),
-    "Cancel": given({"filter": TEXT, "dryRun": FLAG, "rate": _RATE}, ("filter",)),
     "Delivery": record(
         {
             "messageId": TEXT,

@@ -10,14 +10,18 @@ event. `delivery.py` decides single steps; here stands what surrounds them. This
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import msgspec
 
+from ..acts import Deliveries, Tally, Verdict, meant, verdict
 from ..canonical import content_hash
 from ..commands import (
     JOB_STATES,
+    Act,
+    Acted,
     Command,
     Confirm,
     Decide,
@@ -162,6 +166,7 @@ class Rules:
             DeleteSpectator: lambda command: rows.set_spectator(command.name, None),
             Decide: self._decide,
             StartJob: self._start_job,
+            Act: self._act,
             Work: self._work,
             Tick: self._tick,
             Reap: lambda command: rows.reap(command.limit),
@@ -826,7 +831,7 @@ class Rules:
         done = 0
         for slot in chosen:
             if job.kind in (JobKind.REDRIVE, JobKind.REPLAY):
-                done += self._redrive(slot, job)
+                done += self._redrive(slot, job.kind, job.consumer)
             else:
                 self._take(slot, Step((C,), _cancel_reason(job.kind, slot.queue.kind), None, slot.tries))
                 done += 1
@@ -845,24 +850,55 @@ class Rules:
             and not (again and not slot.message.kept)
         )
 
-    def _redrive(self, slot: Slot, job: OpenJob) -> bool:
+    def _could_have(self, slot: Slot, consumer: str | None) -> bool:
+        """Whether the one that a redrive is for could ever fetch it."""
+        named = slot.routed if consumer is None else consumer
+        return (
+            not slot.message.routed
+            or named is None
+            or not any(other.holds_off(named) or other.waits_for(named) for other in slot.beside())
+        )
+
+    def _redrive(self, slot: Slot, kind: JobKind, consumer: str | None) -> bool:
         """Back to Q; or, where the routing function had failed, back to L to be routed again. Not where the consumer that it
         is for could never have it."""
-        reason = Reason.REPLAYED if job.kind is JobKind.REPLAY else Reason.REDRIVEN
+        reason = Reason.REPLAYED if kind is JobKind.REPLAY else Reason.REDRIVEN
         message = slot.message
+        if not self._could_have(slot, consumer):
+            return False
         if message.routed:
-            named = slot.routed if job.consumer is None else job.consumer
-            if named is not None and any(
-                other.holds_off(named) or other.waits_for(named) for other in slot.beside()
-            ):
-                return False
-            slot.named = named
+            slot.named = slot.routed if consumer is None else consumer
             self._take(slot, Step((Q,), reason))
             return True
         self._event(message, slot, E, L, reason=reason, duration_ms=(self._rows.now - slot.since_at) // 1_000)
         self._rows.remove_slot(slot)
         self._note_logged(message)
         return True
+
+    def _act(self, command: Act) -> Acted:
+        sequences, slots = meant(command.chosen, self._slots_of)
+        tally = Tally()
+        for slot in slots:
+            was, able = slot.state, partial(self._able, command, slot)
+            said = verdict(command, was, slot.since_at, able)
+            if said is Verdict.DONE and not command.dry_run:
+                if command.kind is JobKind.CANCEL:
+                    self._take(slot, Step((C,), Reason.CANCELLED, None, slot.tries))
+                else:
+                    self._redrive(slot, command.kind, command.consumer)
+            tally.count(was, said)
+        return tally.acted(self._rows.now, sequences)
+
+    def _slots_of(self, id: str) -> Deliveries[Slot] | None:
+        message = self._rows.message(id)
+        if message is None:
+            return None
+        return message.sequence, [(slot.queue.kind, slot.queue.name, slot) for slot in message.in_order()]
+
+    def _able(self, act: Act, slot: Slot) -> bool:
+        if slot.queue.deleted:
+            return False
+        return act.kind is JobKind.CANCEL or (slot.message.kept and self._could_have(slot, act.consumer))
 
     def _backfill(self, message: Message, channel: Destination) -> int:
         """What a channel that begins in the past gets of a message: nothing twice, and nothing that is still in L, since that

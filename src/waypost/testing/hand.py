@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+from ..acts import states_for
 from ..commands import (
+    Act,
+    Acted,
+    Chosen,
     Command,
     Confirm,
     Decide,
@@ -166,6 +170,28 @@ class Hand:
 
     def redrive(self, **filter: Any) -> Job:
         return self.job(JobKind.REDRIVE, **filter)
+
+    def act(
+        self,
+        kind: JobKind,
+        *chosen: str | Chosen,
+        states: frozenset[State] | None = None,
+        as_of: int | None = None,
+        to: str | None = None,
+        dry_run: bool = False,
+    ) -> Acted:
+        """On deliveries chosen one by one; a text is a message's id."""
+        acted: Acted = self.do(
+            Act(
+                kind=kind,
+                chosen=[Chosen(one) if isinstance(one, str) else one for one in chosen],
+                states=states_for(kind, states),
+                as_of=as_of,
+                consumer=to,
+                dry_run=dry_run,
+            )
+        )
+        return acted
 
     def delete(self, queue: str) -> Job:
         return self.finish(self.do(DeleteQueue(queue)))

@@ -26,6 +26,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from ..commands import (
     JOB_STATES,
+    Act,
+    Chosen,
     Command,
     Confirm,
     Decide,
@@ -493,6 +495,10 @@ class Walk(RuleBasedStateMachine):
         self.run(self.some_remove(data))
 
     @rule(data=st.data())
+    def act(self, data: st.DataObject) -> None:
+        self.run(self.some_act(data))
+
+    @rule(data=st.data())
     def start_job(self, data: st.DataObject) -> None:
         self.run(self.some_job(data))
 
@@ -589,6 +595,7 @@ class Walk(RuleBasedStateMachine):
             self.some_release,
             self.some_remove,
             self.some_job,
+            self.some_act,
             self.some_seal,
             self.some_erasure,
             self.some_erased,
@@ -701,6 +708,21 @@ class Walk(RuleBasedStateMachine):
             matched=len(list(listing(self.model, chosen))),
             consumer=data.draw(rarely(st.sampled_from(CONSUMERS[1:]))),
             rate=data.draw(rarely(st.sampled_from([0.5, 2.0, 30.0]))),
+        )
+
+    def some_act(self, data: st.DataObject) -> Act:
+        """Now and then as of a moment that some have changed since."""
+        kind = data.draw(st.sampled_from([JobKind.REDRIVE, JobKind.REPLAY, JobKind.CANCEL]))
+        chosen = st.builds(
+            Chosen, st.sampled_from(self.ids[-12:]), maybe(queues), rarely(st.sampled_from(CHANNELS))
+        )
+        return Act(
+            kind=kind,
+            chosen=data.draw(st.lists(chosen, min_size=1, max_size=6)),
+            states=JOB_STATES[kind],
+            as_of=data.draw(maybe(st.sampled_from([self.clock.now, self.clock.now - 10 * SECOND]))),
+            consumer=None if kind is JobKind.CANCEL else data.draw(rarely(st.sampled_from(CONSUMERS[1:]))),
+            dry_run=data.draw(rarely(st.just(True))) or False,
         )
 
     def consume(self, command: Fetch, outcome: Outcome, delay_us: int | None) -> None:

@@ -10,12 +10,16 @@ Who calls holds the log's lock and has read what others appended.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
+from ...acts import AGAIN, Deliveries, Tally, Verdict, meant, verdict
 from ...commands import (
     JOB_STATES,
+    Act,
+    Acted,
     Command,
     Confirm,
     Declared,
@@ -178,6 +182,7 @@ class Decider:
             SetSpectator: self._set_spectator,
             DeleteSpectator: self._delete_spectator,
             StartJob: self._start_job,
+            Act: self._act,
             Work: self._work,
             Tick: self._tick,
             Reap: self._reap,
@@ -641,12 +646,15 @@ class Decider:
         kind = noted.job.kind
         if not self._job_takes(noted, message):
             return 0
-        if kind in (JobKind.REDRIVE, JobKind.REPLAY):
+        self._carry_out(kind, message, noted.job.consumer)
+        return 1
+
+    def _carry_out(self, kind: JobKind, message: Message, consumer: str | None) -> None:
+        if kind in AGAIN:
             reason = Reason.REPLAYED if kind is JobKind.REPLAY else Reason.REDRIVEN
-            self._take(message, Step((Q,), reason), named=noted.job.consumer)
+            self._take(message, Step((Q,), reason), named=consumer)
         else:
             self._take(message, Step((C,), _CANCELLED_BY[kind], None, message.tries))
-        return 1
 
     def _job_takes(self, noted: JobNoted, message: Message) -> bool:
         kind, queue = noted.job.kind, self._picture.numbered[message.number]
@@ -654,13 +662,33 @@ class Decider:
             return False
         if kind is JobKind.DELETE:
             return queue.number == noted.number
-        again = kind in (JobKind.REDRIVE, JobKind.REPLAY)
         return (
             queue.deleted_at is None
             and queue.number <= noted.newest
             and selects(noted.filter, message, queue)
-            and (message.has_body or not again)
+            and (message.has_body or kind not in AGAIN)
         )
+
+    def _act(self, command: Act) -> Acted:
+        sequences, messages = meant(command.chosen, self._one_of)
+        tally = Tally()
+        for message in messages:
+            was, able = message.state, partial(self._able, command, message)
+            said = verdict(command, was, message.since_at, able)
+            if said is Verdict.DONE and not command.dry_run:
+                self._carry_out(command.kind, message, command.consumer)
+            tally.count(was, said)
+        return tally.acted(self._now, sequences)
+
+    def _one_of(self, id: str) -> Deliveries[Message] | None:
+        message = self._picture.by_id.get(id)
+        if message is None:
+            return None
+        return message.sequence, [(Kind.QUEUE, self._picture.numbered[message.number].name, message)]
+
+    def _able(self, act: Act, message: Message) -> bool:
+        gone = self._picture.numbered[message.number].deleted_at is not None
+        return not gone and (message.has_body or act.kind not in AGAIN)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────
 

@@ -25,6 +25,7 @@ import msgspec
 
 from ...commands import (
     JOB_STATES,
+    Act,
     Command,
     Confirm,
     Decide,
@@ -198,6 +199,8 @@ class GroupRows:
         """Everything that the commands name, in a few statements, locked in order. `held`: sequence and destination of the receipts."""
         ids: set[str] = set()
         own_ids: set[str] = set()
+        #: of which some may well not exist: then nothing is asked for them again
+        many: set[str] = set()
         publishes: list[Publish] = []
         for command in commands:
             if isinstance(command, Publish):
@@ -209,6 +212,8 @@ class GroupRows:
                 self._wanted[wanted] = self._wanted.get(wanted, 0) + command.n
             elif isinstance(command, Remove | Decide | ErasePayload):
                 ids.add(command.id)
+            elif isinstance(command, Act):
+                many |= {chosen.id for chosen in command.chosen}
         keys: set[str] = set()
         scopes: set[Scope] = set()
         things: set[Thing] = set()
@@ -235,9 +240,9 @@ class GroupRows:
         for sequence, place in held:
             sequences.add(sequence)
             places.add(place)
-        named = sequences_of(self.db, ids)
+        named = sequences_of(self.db, ids | many)
         self._obtain(sequences | set(named.values()), keys, places | self._all_places(named), receipts)
-        self._ids |= named
+        self._ids |= dict.fromkeys(many - own_ids) | named
         if own_ids:
             self._find_ids(own_ids)
         self._load_remembered(scopes)
@@ -472,7 +477,7 @@ class GroupRows:
         self._load(found.values())
 
     def message_at(self, sequence: int) -> Message | None:
-        if sequence not in self.messages and sequence <= self.base:
+        if sequence not in self.messages and sequence <= self.base and sequence not in self._locked:
             self._load([sequence])
         return self.messages.get(sequence)
 

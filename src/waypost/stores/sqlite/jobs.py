@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from ...commands import JOB_STATES, Job, JobKind, StartJob, Work
+from ...acts import AGAIN, Deliveries, Tally, Verdict, meant, verdict
+from ...commands import JOB_STATES, Act, Acted, Job, JobKind, StartJob, Work
 from ...delivery import C, Q, Reason, Step
 from ...destinations import Kind
 from ...filters import Filter
@@ -17,8 +19,6 @@ from .slots import Ledger, Slot
 
 #: how many slots a message of these topics gets there
 SlotsIn = Callable[[Destination, tuple[str, ...]], Slots]
-
-_AGAIN = (JobKind.REDRIVE, JobKind.REPLAY)
 
 
 class Jobs:
@@ -101,21 +101,56 @@ class Jobs:
         """Whether it was one that the job may touch."""
         if slot.state not in JOB_STATES[kind] or slot.queue.deleted != (kind is JobKind.DELETE):
             return False
-        if kind not in _AGAIN:
-            self._ledger.take(slot, Step((C,), _cancel_reason(kind, slot.queue.kind), None, slot.tries))
-            return True
+        if kind in AGAIN and not self._may_return(slot, consumer):
+            return False
+        self._carry_out(kind, slot, consumer)
+        return True
+
+    def _may_return(self, slot: Slot, consumer: str | None) -> bool:
+        """Whether it can be delivered again, and to this consumer."""
         if self._db.execute("select body is null from messages where sequence = ?", (slot.sequence,)).get:
-            return False  # what has no body any more cannot be delivered again
+            return False
+        named = slot.routed if consumer is None else self._names.party(consumer)
+        return slot.route is None or named is None or self._could_have(slot, named)
+
+    def _carry_out(self, kind: JobKind, slot: Slot, consumer: str | None) -> None:
+        if kind not in AGAIN:
+            self._ledger.take(slot, Step((C,), _cancel_reason(kind, slot.queue.kind), None, slot.tries))
+            return
         reason = Reason.REPLAYED if kind is JobKind.REPLAY else Reason.REDRIVEN
         if slot.route is None:
             self._ledger.unroute(slot, reason)
-            return True
-        named = slot.routed if consumer is None else self._names.party(consumer)
-        if named is not None and not self._could_have(slot, named):
-            return False
-        slot.named = named
+            return
+        slot.named = slot.routed if consumer is None else self._names.party(consumer)
         self._ledger.take(slot, Step((Q,), reason))
-        return True
+
+    # ── on what was chosen ──────────────────────────────────────────────────────────────────
+
+    def act(self, command: Act) -> Acted:
+        sequences, places = meant(command.chosen, self._places_of)
+        tally = Tally()
+        for place in places:
+            slot = self._ledger.slot(*place)
+            was, able = slot.state, partial(self._able, command, slot)
+            said = verdict(command, was, slot.since_at, able)
+            if said is Verdict.DONE and not command.dry_run:
+                self._carry_out(command.kind, slot, command.consumer)
+            tally.count(was, said)
+        return tally.acted(self._ledger.now, sequences)
+
+    def _places_of(self, id: str) -> Deliveries[tuple[int, int, int]] | None:
+        sequence = self._reader.sequence_of(id)
+        if sequence is None:
+            return None
+        route = self._db.execute("select route from messages where sequence = ?", (sequence,)).get
+        there = sorted(place for place, _ in self._reader.states(sequence, route))
+        named = [(self._names.by_number[number], number, slot) for number, slot in there]
+        return sequence, [(place.kind, place.name, (sequence, number, slot)) for place, number, slot in named]
+
+    def _able(self, act: Act, slot: Slot) -> bool:
+        if slot.queue.deleted:
+            return False
+        return act.kind not in AGAIN or self._may_return(slot, act.consumer)
 
     def _could_have(self, slot: Slot, consumer: int) -> bool:
         """Nobody gets two slots of a message, nor one of what it refused."""

@@ -19,6 +19,7 @@ import apsw
 import msgspec
 
 from ...commands import (
+    Act,
     Command,
     Confirm,
     Decide,
@@ -213,6 +214,7 @@ class SqliteStore:
             DeleteSpectator: self._delete_spectator,
             Decide: self._deciding.decide,
             StartJob: self._jobs.start,
+            Act: self._jobs.act,
             Work: self._jobs.work,
             Tick: self._tick,
             Reap: self._reap,
