@@ -48,6 +48,7 @@ from ..instants import SECOND
 from ..message import Entropy, Envelope, make_id, make_receipt, parse_id, parse_receipt, payload_hash
 from ..policy import DEFAULT, Policy
 from ..store import Feature, Store
+from .batches import BatchTests
 from .channels import ChannelTests
 from .clock import MovableClock, seeded_entropy
 from .contents import ContentTests
@@ -66,7 +67,14 @@ RETRY, INVALID, NOT_INTERESTED = Outcome.RETRY, Outcome.INVALID, Outcome.NOT_INT
 
 
 class StoreTests(
-    ChannelTests, ContentTests, ConsumerTests, DecisionTests, SelectionTests, MomentTests, SealingTests
+    ChannelTests,
+    ContentTests,
+    ConsumerTests,
+    DecisionTests,
+    SelectionTests,
+    MomentTests,
+    SealingTests,
+    BatchTests,
 ):
     #: whether what it acknowledged is there again when it is opened again
     durable = True

@@ -19,6 +19,7 @@ import psycopg
 from psycopg import errors
 
 from ...commands import (
+    Batch,
     Command,
     Confirm,
     Decide,
@@ -31,6 +32,7 @@ from ...commands import (
     Release,
     Remove,
     Staged,
+    Upload,
 )
 from ...destinations import Kind
 from ...errors import Failed, PayloadReaped, StoreUnavailable
@@ -59,6 +61,7 @@ from ...store import (
 )
 from ..rules import Rules
 from ..urls import masked
+from .batches import put_chunk
 from .connecting import Conn, connect_for_groups, one_line, open_checked
 from .group import GroupRows, Head, Keeping, Overtaken, receipts_of
 from .loading import send
@@ -282,6 +285,10 @@ class PostgresStore:
     def unstage(self, body: Staged) -> bytes:
         raise PayloadReaped("the PostgreSQL store stages nothing")
 
+    def stage_chunk(self, id: str, chunk: bytes) -> bytes | Staged:
+        put_chunk(self.url, id, chunk, self.clock())
+        return Staged(len(chunk), id)
+
     def refusal(self) -> Exception | None:
         return None
 
@@ -344,6 +351,18 @@ class PostgresStore:
 
     def job(self, id: str) -> Job | None:
         return self._reader.job(id)
+
+    def batch(self, query: str, batch: int) -> Batch | None:
+        return self._reader.batch(query, batch)
+
+    def open_batches(self) -> list[Batch]:
+        return self._reader.open_batches()
+
+    def uploads(self, batch: int | None) -> list[Upload]:
+        return self._reader.uploads(batch)
+
+    def chunk(self, id: str) -> bytes | Staged:
+        return self._reader.chunk(id)
 
     def stats(self) -> Stats:
         return self._reader.stats()
