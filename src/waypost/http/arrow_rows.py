@@ -190,6 +190,10 @@ def _seconds(column: pa.Array) -> list[Any]:
     return [None if span is None else span / 1_000_000 for span in _microseconds(column)]
 
 
+def _floats(column: pa.Array) -> list[Any]:
+    return [None if number is None else float(number) for number in column.to_pylist()]
+
+
 def _is_text(type: pa.DataType) -> bool:
     return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
 
@@ -209,7 +213,12 @@ def _is_number(type: pa.DataType) -> bool:
 _TEXT: _Kind = ("a string", [(_is_text, _plain)])
 _SPAN: _Kind = (
     "seconds (a number), a string such as 5m, or a duration",
-    [(_is_number, _plain), (_is_text, _plain), (pa.types.is_duration, _seconds)],
+    [
+        (_is_number, _plain),
+        (pa.types.is_decimal, _floats),
+        (_is_text, _plain),
+        (pa.types.is_duration, _seconds),
+    ],
 )
 _COLUMNS: dict[str, _Kind] = {
     "value": ("a string or binary", [(_is_text, _bytes), (_is_bytes, _bytes)]),
