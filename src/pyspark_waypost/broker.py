@@ -57,24 +57,24 @@ class Broker:
 
     def bounds(self, patience: float = PATIENCE_SECONDS) -> Bounds:
         def ask() -> Bounds:
-            with _Answer(self, "HEAD", "/log") as answer:
+            with Answer(self, "HEAD", "/log") as answer:
                 oldest, head = answer.header("Waypost-Oldest"), answer.header("Waypost-Head")
             if oldest is None or head is None:
                 raise SourceError(f"{self.url} is not a Waypost broker: it does not say how far its log goes")
             return Bounds(int(oldest), int(head))
 
-        return self._patiently(ask, patience)
+        return self.patiently(ask, patience)
 
     def offset_at(self, moment: datetime) -> int:
         """The first offset that is not before the moment; the one after the head when none is."""
         text = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
         def ask() -> int:
-            with _Answer(self, "GET", "/log", {"ts": text, "n": "1"}) as answer:
+            with Answer(self, "GET", "/log", {"ts": text, "n": "1"}) as answer:
                 head, line = int(answer.header("Waypost-Head") or 0), answer.read()
             return int(json.loads(line)["offset"]) if line.strip() else head + 1
 
-        return self._patiently(ask, PATIENCE_SECONDS)
+        return self.patiently(ask, PATIENCE_SECONDS)
 
     def last_offset_until(self, moment: datetime) -> int:
         """The last offset that is not after the moment; 0 when all are."""
@@ -85,31 +85,31 @@ class Broker:
         """What the broker says of its lake: where it is, how far it goes."""
 
         def ask() -> dict[str, Any]:
-            with _Answer(self, "GET", "/v1/lake") as answer:
+            with Answer(self, "GET", "/v1/lake") as answer:
                 said = answer.read()
             try:
                 return dict(json.loads(said))
             except (ValueError, TypeError):
                 raise SourceError(f"{self.url} is not a Waypost broker: it says nothing of a lake") from None
 
-        return self._patiently(ask, patience)
+        return self.patiently(ask, patience)
 
     def seal(self) -> None:
         """When it returns, all that was committed before is in the lake."""
 
         def ask() -> None:
-            with _Answer(self, "POST", "/v1/lake/seal") as answer:
+            with Answer(self, "POST", "/v1/lake/seal") as answer:
                 answer.read()
 
-        self._patiently(ask, PATIENCE_SECONDS)
+        self.patiently(ask, PATIENCE_SECONDS)
 
     def move_spectator(self, name: str, offset: int) -> None:
         def ask() -> None:
             path = f"/v1/spectators/{quote(name, safe='')}"
-            with _Answer(self, "PUT", path, body=json.dumps({"offset": offset}).encode()) as answer:
+            with Answer(self, "PUT", path, body=json.dumps({"offset": offset}).encode()) as answer:
                 answer.read()
 
-        self._patiently(ask, PATIENCE_SECONDS)
+        self.patiently(ask, PATIENCE_SECONDS)
 
     def events(
         self, lo: int, hi: int, columns: list[str], filter: Mapping[str, str]
@@ -147,7 +147,7 @@ class Broker:
             batches = self._batches(path, query)
             return batches, next(batches, None)
 
-        batches, first = self._patiently(begin, PATIENCE_SECONDS)
+        batches, first = self.patiently(begin, PATIENCE_SECONDS)
         if first is None:
             return
         yield first
@@ -157,10 +157,10 @@ class Broker:
             raise Unreachable(f"the answer of {self.url} broke off: {away}") from away
 
     def _batches(self, path: str, query: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-        with _Answer(self, "GET", path, query, {"Accept": ARROW}) as answer:
+        with Answer(self, "GET", path, query, {"Accept": ARROW}) as answer:
             yield from answer.batches()
 
-    def _patiently(self, ask: Callable[[], T], patience: float) -> T:
+    def patiently(self, ask: Callable[[], T], patience: float) -> T:
         give_up_at = time.monotonic() + patience
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -178,7 +178,7 @@ class Broker:
         time.sleep(pause)
 
 
-class _Answer:
+class Answer:
     """One request and its answer: what is refused is a SourceError, what breaks is _Away."""
 
     def __init__(
@@ -196,7 +196,7 @@ class _Answer:
         target = where.path + path + (f"?{urlencode(query)}" if query else "")
         sent = {**broker._headers, **(headers or {})}
         if body is not None:
-            sent["Content-Type"] = "application/json"
+            sent.setdefault("Content-Type", "application/json")
         try:
             self._connection.request(method, target, body, sent)
             self._response = self._connection.getresponse()
@@ -211,7 +211,7 @@ class _Answer:
             self._connection.close()
             raise
 
-    def __enter__(self) -> _Answer:
+    def __enter__(self) -> Answer:
         return self
 
     def __exit__(self, *what: object) -> None:

@@ -5,6 +5,7 @@ This file knows no network: an instant stays an instant, and whether an offset i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,9 +28,18 @@ NAMES = (
     "spectator",
     "maxEventsPerTrigger",
     "partitions",
+    "topics",
+    "object",
+    "query",
+    "wait",
 )
+#: of a write, beside url and token; the others are of a read
+_OF_WRITES = ("topics", "object", "query", "wait")
+#: what Spark itself says to a sink
+_SPARKS_OWN = ("checkpointlocation", "queryname")
 _FILTERS = ("queue", "channel", "topic")
 _LAST_OFFSET = 10**18 - 1
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 
 
 @dataclass(frozen=True)
@@ -46,13 +56,35 @@ class Options:
     spectator: str | None = None
     max_events: int | None = None
     partitions: int | None = None
+    #: of a write, for rows that do not say it themselves
+    topics: str | None = None
+    object: str | None = None
+    #: names a write, so that it can be done again
+    query: str | None = None
+    #: how long rows may take to move on; 0: nobody waits for them
+    wait_seconds: float = 300.0
+    #: a streaming write, which is patient
+    checkpointed: bool = False
+    #: the options that were given
+    given: frozenset[str] = frozenset()
 
     @property
     def filter(self) -> dict[str, str]:
         chosen = {"queue": self.queue, "channel": self.channel, "topic": self.topic}
         return {name: value for name, value in chosen.items() if value is not None}
 
+    def check_write(self) -> None:
+        for name in NAMES:
+            if name in self.given and name not in ("url", "token", *_OF_WRITES):
+                raise SourceError(f"option {name} is for read and readStream")
+
+    def check_read(self) -> None:
+        for name in _OF_WRITES:
+            if name in self.given:
+                raise SourceError(f"option {name} is for write and writeStream")
+
     def check_batch(self) -> None:
+        self.check_read()
         for name, value in (("spectator", self.spectator), ("maxEventsPerTrigger", self.max_events)):
             if value is not None:
                 raise SourceError(f"option {name} is for readStream")
@@ -60,6 +92,7 @@ class Options:
             raise SourceError("table ranges is for readStream")
 
     def check_stream(self) -> None:
+        self.check_read()
         if self.table in ("messages", "deliveries"):
             raise SourceError(
                 f"{self.table} are the store's rows as they are now, no stream: read them, or readStream message_events"
@@ -73,8 +106,8 @@ def parse(given: Mapping[str, str]) -> Options:
     said = {name.lower(): value for name, value in given.items()}
     for name in said:
         if name == "path":
-            raise SourceError("load() takes no path: .option('url', …) names the broker")
-        if name not in known:
+            raise SourceError("load() and save() take no path: .option('url', …) names the broker")
+        if name not in known and name not in _SPARKS_OWN:
             raise SourceError(f"unknown option {name!r}; the options are: {', '.join(NAMES)}")
     options = Options(
         url=_url(said.get("url", DEFAULT_URL)),
@@ -88,6 +121,12 @@ def parse(given: Mapping[str, str]) -> Options:
         spectator=said.get("spectator"),
         max_events=_count("maxEventsPerTrigger", said.get("maxeventspertrigger")),
         partitions=_count("partitions", said.get("partitions")),
+        topics=said.get("topics"),
+        object=said.get("object"),
+        query=_query(said.get("query")),
+        wait_seconds=_seconds("wait", said.get("wait", "300")),
+        checkpointed="checkpointlocation" in said,
+        given=frozenset(known[name] for name in said if name in known),
     )
     _check_together(options)
     return options
@@ -135,6 +174,24 @@ def _count(name: str, text: str | None) -> int | None:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _LAST_OFFSET):
         raise SourceError(f"option {name} is a number above 0, not {text!r}")
     return int(text)
+
+
+def _query(name: str | None) -> str | None:
+    if name is not None and not _NAME.fullmatch(name):
+        raise SourceError(
+            f"option query is a name of lower-case letters, digits, '_', '.' and '-', at most 200, not {name!r}"
+        )
+    return name
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 1e9:
+        raise SourceError(f"option {name} is a number of seconds, 0 for none, not {text!r}")
+    return seconds
 
 
 def _position(name: str, text: str | None) -> int | datetime | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,14 +22,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from .acts import states_for
+from .batches import Packing
 from .canonical import content_hash
 from .commands import (
+    AcceptBatch,
+    Batch,
     Command,
     Confirm,
+    EnterRows,
     Fetch,
     Fetched,
     Job,
     JobKind,
+    KeepUpload,
     Publish,
     PublishMany,
     Reap,
@@ -36,15 +42,18 @@ from .commands import (
     Staged,
     StartJob,
     Tick,
+    Upload,
     Work,
 )
 from .committer import Committer, Done
 from .delivery import Outcome, Reason, State
 from .destinations import Kind
+from .entering import Entering
 from .errors import (
     Busy,
     ChannelNotFound,
     ConsumerRequired,
+    Failed,
     PayloadDamaged,
     PayloadReaped,
     QueueNotFound,
@@ -108,6 +117,7 @@ class Broker:
         self.committer = Committer(store, on_applied=self._applied, on_broken=on_broken, **limits)
         self._threads = ThreadPoolExecutor(2, "payload")
         self._readers = ThreadPoolExecutor(1, "read")
+        self._packers = ThreadPoolExecutor(2, "upload")
         self._staging: set[asyncio.Future[None]] = set()
         self._staging_bytes = 0
         self._parked: dict[_Place, dict[int, Waiter]] = {}
@@ -128,19 +138,23 @@ class Broker:
         self._router = Router(store, self.submit, route, deadline_seconds=route_seconds)
         #: publishes stop at L, for the router
         self._holding = self._router.routes
+        self.entering = Entering(
+            store, look=self.look, work=self._pack, prepare=self._prepare, enter=self._enter
+        )
         store.listen(self._heard_in_thread)
         # Leases, jobs and messages in L that an earlier process left behind.
         self._tick()
         self._work()
         self._router.wake(1)
+        self.entering.wake()
 
     # ── commands ────────────────────────────────────────────────────────────────────────────
 
     def submit(self, command: Command, done: Done, size: int = 0) -> None:
         self.committer.submit(command, done, size)
 
-    async def ask(self, command: Command) -> Any:
-        """The result; a Refused is raised."""
+    async def ask(self, command: Command, size: int = 0) -> Any:
+        """The result; a Refused is raised. `size`: what it holds in memory, where that is not a publish's."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def done(result: Any) -> None:
@@ -152,7 +166,7 @@ class Broker:
         elif isinstance(command, PublishMany):
             self.publish_many(command, done)
         else:
-            self.submit(command, done)
+            self.submit(command, done, size)
         result = await answer
         if isinstance(result, Refused):
             raise result
@@ -207,15 +221,7 @@ class Broker:
         ignored = None if self.store.shared else self._ignored(messages)
 
         def put_away() -> None:
-            ignoring = self._ignored(messages) if ignored is None else ignored
-            for message, ignore in zip(messages, ignoring, strict=True):
-                body = message.body
-                assert isinstance(body, bytes)
-                message.hash = payload_hash(body)
-                if ignore is not None:
-                    message.content = content_hash(body, ignore)
-                if len(body) > self.store.inline_bytes:
-                    message.body = self.store.stage(body)
+            self._put_away(messages, self._ignored(messages) if ignored is None else ignored)
 
         def staged(future: asyncio.Future[None]) -> None:
             self._staging.discard(future)
@@ -233,6 +239,17 @@ class Broker:
         self._staging.add(future)
         future.add_done_callback(staged)
 
+    def _put_away(self, messages: list[Publish], ignored: list[tuple[str, ...] | None]) -> None:
+        """In a thread."""
+        for message, ignore in zip(messages, ignored, strict=True):
+            body = message.body
+            assert isinstance(body, bytes)
+            message.hash = message.hash or payload_hash(body)
+            if ignore is not None:
+                message.content = content_hash(body, ignore)
+            if len(body) > self.store.inline_bytes:
+                message.body = self.store.stage(body)
+
     def _ignored(self, messages: list[Publish]) -> list[tuple[str, ...] | None]:
         """For each, the paths that its content's hash leaves out; None where nothing is compared."""
         by_object: dict[str, tuple[str, ...] | None] = {}
@@ -248,6 +265,70 @@ class Broker:
                 by_object[object] = None if unchanged is None else unchanged.ignore
             ignored.append(by_object[object])
         return ignored
+
+    # ── uploads and batches ─────────────────────────────────────────────────────────────────
+
+    async def keep_upload(self, size: int, pack: Callable[[], Packing]) -> Upload:
+        """Rows that wait for a batch, and that nobody sees. `pack` reads and checks them, in a thread; `size` is what it works on."""
+        packing = await self.read_rows(size, pack)
+        id = os.urandom(16).hex()
+        body = await self._put_chunk(id, packing)
+        upload: Upload = await self.ask(KeepUpload(id=id, body=body, rows=packing.rows, hash=packing.hash))
+        return upload
+
+    async def read_rows(self, size: int, read: Callable[[], T]) -> T:
+        """Messages that are read and checked in a thread; `size` is what that works on."""
+        if (refusal := self._publish_refusal()) is not None:
+            raise refusal
+        if self._staging_bytes + size > MAX_STAGING_BYTES:
+            raise Busy("too many requests of Arrow at once")
+        self._staging_bytes += size
+        try:
+            return await self._pack(read)
+        finally:
+            self._staging_bytes -= size
+
+    async def _put_chunk(self, id: str, packing: Packing) -> bytes | Staged:
+        try:
+            return await self._loop.run_in_executor(
+                self._packers, lambda: self.store.stage_chunk(id, packing.chunk())
+            )
+        except Refused:
+            raise
+        except Exception as error:
+            self.committer.broke(error)
+            raise
+
+    async def _pack(self, work: Callable[..., T], *given: Any) -> T:
+        """In a thread; a fault in it is one request's alone."""
+        try:
+            return await self._loop.run_in_executor(self._packers, work, *given)
+        except (Refused, StoreBroken, ValueError):
+            raise
+        except Exception as error:
+            log.exception("rows could not be read")
+            raise Failed(f"{type(error).__name__}: {error}") from error
+
+    async def accept_batch(self, command: AcceptBatch) -> Batch:
+        batch: Batch = await self.ask(command)
+        if batch.ended_at is None:
+            self.entering.wake(batch)
+        return batch
+
+    async def _prepare(self, messages: list[Publish]) -> None:
+        """As a publish of its own would be: large bodies are hashed and put away in a thread."""
+        large = [message for message in messages if message.size > HASH_IN_LOOP_BYTES]
+        if large:
+            ignored = await self.look(self._ignored, large)
+            await self._pack(self._put_away, large, ignored)
+
+    async def _enter(self, command: EnterRows) -> Batch:
+        if (refusal := self._publish_refusal()) is not None:
+            raise refusal
+        for message in command.messages:
+            message.hold = self._holding
+        batch: Batch = await self.ask(command, sum(map(_held, command.messages)))
+        return batch
 
     # ── fetch, with its wait ────────────────────────────────────────────────────────────────
 
@@ -532,6 +613,7 @@ class Broker:
         self._reaper.cancel()
         self._set_timer(None)
         self._router.stop()
+        self.entering.stop()
         for parked in list(self._parked.values()):
             for waiter in list(parked.values()):
                 self.give_up(waiter)
@@ -547,6 +629,7 @@ class Broker:
         self.committer.close()
         self._threads.shutdown()
         self._readers.shutdown()
+        self._packers.shutdown()
         self.store.close()
 
 

@@ -339,6 +339,64 @@ class Work(msgspec.Struct, gc=False):
     limit: int = 1_000
 
 
+class Upload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Rows that are kept for a batch, and that nobody sees."""
+
+    id: str
+    rows: int
+    #: the sum of its rows' (batches.py)
+    hash: bytes
+    #: bytes, as it is kept
+    size: int
+    kept_at: int
+    #: the number of the batch that has it, and its place there
+    batch: int | None = None
+    position: int = 0
+
+
+class KeepUpload(msgspec.Struct, kw_only=True, gc=False):
+    """Its chunk was put away by `stage_chunk`, from whose answer `body` is. Without a batch it is forgotten after an hour. -> Upload"""
+
+    id: str
+    body: bytes | Staged
+    rows: int
+    hash: bytes
+
+
+class AcceptBatch(msgspec.Struct, kw_only=True, gc=False):
+    """From now on the rows of these uploads are messages that will enter, in this order. A repeat with the same content changes nothing, also long
+    after they have; with other content it is refused. -> Batch"""
+
+    query: str
+    batch: int
+    uploads: list[str]
+    rows: int
+    hash: bytes
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    query: str
+    batch: int
+    #: the store's own; older ones have lower ones
+    number: int
+    rows: int
+    hash: bytes
+    accepted_at: int
+    #: how many rows are messages already
+    entered: int = 0
+    #: when the last one was
+    ended_at: int | None = None
+
+
+class EnterRows(msgspec.Struct, kw_only=True, gc=False):
+    """A slice of a batch: these messages, all or none, if just so many rows before them are in; else nothing changes. -> Batch"""
+
+    query: str
+    batch: int
+    after: int
+    messages: list[Publish]
+
+
 class Tick(msgspec.Struct, gc=False):
     """What is due by the clock: leases that are over, delays that have passed, ttls. -> bool: more is due"""
 
@@ -399,6 +457,9 @@ Command = (
     | StartJob
     | Act
     | Work
+    | KeepUpload
+    | AcceptBatch
+    | EnterRows
     | Tick
     | Reap
     | Seal

@@ -12,8 +12,11 @@
     │   ├── MessageNotFound        404
     │   ├── JobNotFound            404
     │   ├── TableNotFound          404
+    │   ├── UploadNotFound         404  forgotten after an hour, or in a batch already
+    │   ├── BatchNotFound          404
     │   ├── IdTaken                409  the producer's own id names another message
     │   ├── StillLogged            409  nobody has decided yet where the message goes
+    │   ├── BatchConflict          409  the batch was accepted with other content
     │   ├── PayloadReaped          410  the message is kept, its body is not any more
     │   ├── LogTrimmed             410  the log no longer goes back that far
     │   ├── PayloadDamaged         500  what was read does not fit its checksum
@@ -166,6 +169,36 @@ class TableNotFound(Refused):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no table {name!r}", "there are /v1/tables/messages and /v1/tables/deliveries")
+
+
+class UploadNotFound(Refused):
+    status, code, title = 404, "UPLOAD_NOT_FOUND", "Upload not found"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"no upload {id[:60]!r} waits for a batch",
+            "uploads wait for an hour, and are of one batch: upload the rows again",
+        )
+
+
+class BatchNotFound(Refused):
+    status, code, title = 404, "BATCH_NOT_FOUND", "Batch not found"
+
+    def __init__(self, query: str, batch: int) -> None:
+        super().__init__(
+            f"no batch {batch} of {query!r}",
+            "PUT accepts one; those that entered are known for 30 days",
+        )
+
+
+class BatchConflict(Refused):
+    status, code, title = 409, "BATCH_CONFLICT", "Batch known with other content"
+
+    def __init__(self, query: str, batch: int, known: int, rows: int) -> None:
+        super().__init__(
+            f"batch {batch} of {query!r} was accepted with other content: {known} rows then, {rows} now",
+            "a replayed batch must have the same rows; new rows need a batch of their own",
+        )
 
 
 class IdTaken(Refused):

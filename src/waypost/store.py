@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from .commands import Command, Job, Staged
+from .commands import Batch, Command, Job, Staged, Upload
 from .consumers import Consumer
 from .delivery import State
 from .destinations import Kind
@@ -293,6 +293,11 @@ class Store(Protocol):
         """The bytes of a large body, from any thread. Raises PayloadReaped when they are gone."""
         ...
 
+    def stage_chunk(self, id: str, chunk: bytes) -> bytes | Staged:
+        """The slow half of keeping an upload: from any thread, before its KeepUpload is applied. One that is never kept goes as an upload
+        does that has no batch, or at the next start."""
+        ...
+
     def refusal(self) -> Exception | None:
         """Why publishes are refused at this moment (a disk almost full), or None. Cheap: called for every publish."""
         ...
@@ -359,6 +364,20 @@ class Store(Protocol):
         ...
 
     def job(self, id: str) -> Job | None: ...
+
+    def batch(self, query: str, batch: int) -> Batch | None: ...
+
+    def open_batches(self) -> list[Batch]:
+        """Accepted, and not all of their rows are in; the oldest first. Cheap where nobody else writes."""
+        ...
+
+    def uploads(self, batch: int | None) -> list[Upload]:
+        """Of the batch with this number, in its order, while it is open; None: those that wait for one."""
+        ...
+
+    def chunk(self, id: str) -> bytes | Staged:
+        """Of an upload. Raises PayloadReaped."""
+        ...
 
     def stats(self) -> Stats: ...
 

@@ -219,7 +219,7 @@ class TooManyMessages(RequestInvalid):
 
 
 @lru_cache(1_024)
-def _alike(
+def alike(
     topics: tuple[str, ...], object: str | None, mime_type: str | None, producer: str | None
 ) -> Envelope:
     """What many messages say alike is checked once and shared."""
@@ -232,7 +232,7 @@ def _alike(
 
 
 def _command(line: _Line) -> Publish:
-    envelope = _alike(line.topics, line.object, line.mime_type, line.producer)
+    envelope = alike(line.topics, line.object, line.mime_type, line.producer)
     if (
         line.key is not None
         or line.timestamp is not None

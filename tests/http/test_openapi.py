@@ -52,6 +52,9 @@ OPERATIONS = [
     "GET /log",
     "GET /log/{topic}",
     "POST /v1/messages",
+    "POST /v1/uploads",
+    "PUT /v1/batches/{query}/{batch}",
+    "GET /v1/batches/{query}/{batch}",
     "GET /v1/messages",
     "GET /v1/messages/{id}",
     "GET /v1/messages/{id}/payload",
@@ -117,6 +120,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     "POST /v1/redrive": {"body": {"filter": "state=E"}},
     "POST /v1/replay": {"body": {"filter": "object=fruit", "dryRun": True}},
     "POST /v1/cancel": {"body": {"filter": "queue=empty", "dryRun": True}},
+    "GET /v1/batches/{query}/{batch}": {"path_parameters": {"query": "known", "batch": 0}},
     "GET /v1/jobs/{id}": {"path_parameters": {"id": "1"}},
     "GET /{queue}": {"path_parameters": {"queue": "fruit"}},
     "POST /{queue}/messages": {"path_parameters": {"queue": "fruit"}},
@@ -132,6 +136,8 @@ MALLEABLE = [
     "GET /log",
     "GET /log/{topic}",
     "POST /v1/messages",
+    "POST /v1/uploads",
+    "PUT /v1/batches/{query}/{batch}",
     "GET /v1/messages",
     "GET /v1/messages/{id}",
     "GET /v1/tables/{name}",
@@ -163,6 +169,15 @@ def read_lines(context: Any, response: Any) -> list[Any]:
     return [json.loads(line) for line in response.content.splitlines()]
 
 
+@schemathesis.serializer(ARROW)
+def written_rows(context: Any, value: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    rows = pa.table({"value": [json.dumps(value, default=str)], "object": ["fruit"]})
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
 @schemathesis.deserializer(ARROW)
 def read_rows(context: Any, response: Any) -> list[Any]:
     return list(pa.ipc.open_stream(response.content).read_all().to_pylist())
@@ -182,6 +197,8 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerInThre
         running.publish("/in/fruit.apple", "{}", x_message_id="known-1")
         running.publish("/in/fruit.apple", "{}", x_message_id="known-2")
         running.seal()
+        nothing = {"uploads": [], "rows": 0, "hash": "0" * 32}
+        running.ask("PUT", "/v1/batches/known/0", json.dumps(nothing))
         running.ask("PUT", "/empty")
         running.ask("POST", "/v1/queues/empty/purge")
         yield running

@@ -119,10 +119,10 @@ def test_no_more_than_ten_thousand_messages_are_taken_at_once(broker: BrokerInTh
     assert (answer.status, answer.code) == (413, "TOO_MANY_MESSAGES")
 
 
-def test_what_is_not_newline_json_is_refused_with_a_hint(memory_broker: BrokerInThread) -> None:
+def test_what_is_neither_newline_json_nor_arrow_is_refused_with_a_hint(memory_broker: BrokerInThread) -> None:
     arrow = memory_broker.ask("POST", "/v1/messages", "x", content_type="application/vnd.apache.arrow.stream")
-    assert (arrow.status, arrow.code) == (501, "NOT_OFFERED")
-    assert "newline JSON" in arrow.json()["hint"]
+    assert (arrow.status, arrow.code) == (400, "ARROW_INVALID")
+    assert "columns: value" in arrow.json()["hint"]
     packed = memory_broker.ask("POST", "/v1/messages", "x", content_encoding="gzip")
     assert (packed.status, packed.code) == (400, "ENCODING_NOT_TAKEN")
     assert memory_broker.ask("POST", "/v1/messages", "").status == 400

@@ -38,7 +38,8 @@ from waypost.store import Applied
 from waypost.stores.disk import Disk, ballast
 from waypost.stores.sqlite import SqliteStore, files
 from waypost.stores.sqlite.checkpoints import Checkpoints
-from waypost.testing import MovableClock
+from waypost.testing import Hand, MovableClock
+from waypost.testing.batches import accept, bodies, enter, keep, messages_of
 
 #: made by the first release: three messages in queue `a`, of which the first is confirmed and the second fetched, and
 #: one with a large body in queue `b`
@@ -46,6 +47,9 @@ VERSION_1 = Path(__file__).parent / "files" / "v1"
 #: made by the second: the same, with a channel `c` where one of them was refused as invalid, a message with an id of its own, one that
 #: stopped at L, and a spectator
 VERSION_2 = Path(__file__).parent / "files" / "v2"
+#: made by the third: three messages in queue `a`, of which the first is confirmed and the second fetched, one with a large body in queue `b`,
+#: and a lake that holds the first three events
+VERSION_3 = Path(__file__).parent / "files" / "v3"
 
 
 def publish(body: bytes = b"body", topic: str = "a.x") -> Publish:
@@ -87,7 +91,7 @@ def test_a_file_of_a_newer_waypost_is_refused(path: Path) -> None:
     db = apsw.Connection(str(path))
     db.execute("pragma user_version = 99")
     db.close()
-    with pytest.raises(StoreUnusable, match="schema version 99, this Waypost knows 3"):
+    with pytest.raises(StoreUnusable, match="schema version 99, this Waypost knows 4"):
         opened(path)
 
 
@@ -190,7 +194,29 @@ def test_a_file_of_version_2_is_served_with_all_it_holds(tmp_path: Path) -> None
     assert apsw.Connection(str(copy)).pragma("user_version") == 2
 
 
-@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
+def test_a_file_of_version_3_is_served_with_all_it_holds_and_takes_uploads(tmp_path: Path) -> None:
+    shutil.copytree(VERSION_3, tmp_path / "v3")
+    clock = MovableClock()
+    store = opened(tmp_path / "v3" / "waypost.db", clock=clock)
+    try:
+        store.use_lake(True)
+        queue = store.queue("a")
+        assert queue is not None
+        assert queue.states == {State.S: 1, State.F: 1, State.Q: 1}
+        assert store.sealed() == 3
+        (large,) = only(store.apply([Fetch(queue="b")]))
+        assert store.unstage(large.body) == b"large" * 20_000
+        hand = Hand(store, clock)
+        batch = accept(hand, keep(hand, publish(b"row")))
+        enter(hand, batch, *messages_of(hand, batch))
+        assert bodies(hand) == [b"3", b"row"]
+    finally:
+        store.close()
+    (copy,) = (tmp_path / "v3").glob("waypost.db.v3-*")
+    assert apsw.Connection(str(copy)).pragma("user_version") == 3
+
+
+@pytest.mark.parametrize("version", [VERSION_1, VERSION_2, VERSION_3])
 def test_an_older_file_has_afterwards_all_that_a_new_one_has(tmp_path: Path, version: Path) -> None:
     shutil.copytree(version, tmp_path / "old")
     migrated, fresh = opened(tmp_path / "old" / "waypost.db"), opened(tmp_path / "new" / "waypost.db")
@@ -212,6 +238,36 @@ def test_an_older_file_has_afterwards_all_that_a_new_one_has(tmp_path: Path, ver
         tables.append({table: db.execute(f"pragma table_info({table})").fetchall() for table in names})
         db.close()
     assert tables[0] == tables[1]
+
+
+def test_the_files_of_uploads_go_with_their_rows_and_strangers_at_the_start(path: Path) -> None:
+    clock = MovableClock()
+    hand = Hand(opened(path, clock=clock), clock)
+    folder = path.with_name(path.name + ".bodies")
+    batch = accept(hand, keep(hand, publish(b"row")))
+    left = keep(hand, publish(b"left"))
+    hand.store.stage_chunk("f" * 32, b"a crash came before its row")
+    assert len(list(folder.iterdir())) == 3
+    hand.store.close()
+    hand.store = opened(path, clock=clock)
+    assert len(list(folder.iterdir())) == 2
+    enter(hand, batch, *messages_of(hand, batch))
+    assert [file.name for file in folder.iterdir()] == [left.id]
+    clock.move(3_600)
+    hand.reap()
+    assert list(folder.iterdir()) == []
+    hand.store.close()
+
+
+def test_a_damaged_chunk_is_never_taken_for_rows(path: Path) -> None:
+    clock = MovableClock()
+    hand = Hand(opened(path, clock=clock), clock)
+    batch = accept(hand, keep(hand, publish(b"row")))
+    (file,) = path.with_name(path.name + ".bodies").iterdir()
+    file.write_bytes(file.read_bytes().replace(b"row", b"r0w"))
+    with pytest.raises(PayloadDamaged):
+        messages_of(hand, batch)
+    hand.store.close()
 
 
 def test_a_file_that_is_too_large_does_not_wait_for_its_spectators(path: Path) -> None:

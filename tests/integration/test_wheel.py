@@ -174,6 +174,10 @@ def test_without_the_lake_extra_the_broker_says_what_is_missing(served: str, tmp
         refused = ask(verb, served + path, headers=arrow)
         assert refused.status == 501
         assert "pip install 'waypost[lake]'" in json.loads(refused.body)["hint"]
+    for path in ("/v1/uploads", "/v1/messages"):
+        refused = ask("POST", served + path, b"rows", {"Content-Type": arrow["Accept"]})
+        assert refused.status == 501
+        assert "pip install 'waypost[lake]'" in json.loads(refused.body)["hint"]
     assert not (tmp_path / "data" / "lake").exists()
 
 

@@ -80,6 +80,8 @@ SWEPT = [
     "contents",
     "latest",
     "jobs",
+    "uploads",
+    "batches",
     "erasures",
     "snapshots",
     "brokers",

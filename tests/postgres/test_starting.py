@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.resources import files
 
 import psycopg
 import pytest
@@ -12,9 +13,11 @@ from scripts.postgres_server import Server, programs
 from tests.conftest import miss
 from tests.postgres.fixtures import database, databases
 from tests.postgres.server import Databases
-from waypost.errors import StoreUnusable
+from waypost.errors import NotOffered, StoreUnusable
 from waypost.stores.opening import described, open_store
 from waypost.stores.postgres.connecting import SCHEMA, migrate
+from waypost.testing import Hand, MovableClock
+from waypost.testing.batches import accept, bodies, enter, keep, messages_of
 from waypost.testing.hand import publish
 
 __all__ = ["database"]
@@ -85,6 +88,34 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(database: str) 
     store = open_store(database)
     assert store.bounds() == (1, 2)
     store.close()
+
+
+def test_a_database_of_the_last_version_is_served_and_takes_uploads_once_it_is_migrated() -> None:
+    url = databases().empty()
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "create table migrations (number integer primary key, at timestamptz not null default now())"
+        )
+        step = files("waypost.stores.postgres").joinpath("migrations", "001.sql").read_text()
+        connection.execute(step.encode())
+        connection.execute("insert into migrations (number) values (1)")
+    clock = MovableClock()
+    hand = Hand(open_store(url), clock)
+    try:
+        hand.publish("a.x", body=b"first")
+        hand.reap()
+        assert (hand.store.open_batches(), hand.store.uploads(None)) == ([], [])
+        assert hand.store.batch("q", 0) is None
+        with pytest.raises(NotOffered, match="no tables for uploads"):
+            keep(hand, publish("a.x"))
+        with pytest.raises(NotOffered):
+            accept(hand)
+        assert migrate(url) == (1, SCHEMA)
+        batch = accept(hand, keep(hand, publish("a.x", body=b"row")))
+        enter(hand, batch, *messages_of(hand, batch))
+        assert bodies(hand) == [b"first", b"row"]
+    finally:
+        hand.store.close()
 
 
 def test_a_wrong_url_is_one_line() -> None:

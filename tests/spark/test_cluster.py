@@ -68,6 +68,9 @@ query = (
     .foreachBatch(lambda batch, _: counted.append(batch.count())).start()
 )
 query.awaitTermination()
+written = spark.range(0, 1_000, 1, 4).selectExpr("cast(id as string) as value", "'cluster.made' as topics")
+for _ in range(2):
+    written.write.format("waypost").options(url=url, query="from-a-cluster").mode("append").save()
 print(json.dumps({
     "without": all(without for without, _ in spread),
     "executors": len({daemon for _, daemon in spread}),
@@ -162,9 +165,10 @@ def python(tmp_path: Path) -> Path:
     return program
 
 
-def test_source_events_streams_and_tables_work_on_a_cluster(
+def test_source_sink_events_streams_and_tables_work_on_a_cluster(
     broker: Broker, client: BlockingClient, master: str, python: Path, tmp_path: Path
 ) -> None:
+    head = client.bounds()[1]
     driver = subprocess.run(
         [str(python), "-c", DRIVER, broker.url, master, BRIEF, str(tmp_path / "checkpoint")],
         env={
@@ -181,9 +185,11 @@ def test_source_events_streams_and_tables_work_on_a_cluster(
     assert driver.returncode == 0, driver.stderr
     assert driver.stderr == ""
     told: dict[str, Any] = json.loads(driver.stdout)
-    head = client.bounds()[1]
     assert told["without"] is True
     assert told["executors"] == 2
     assert told["source"] == [head, head * (head + 1) // 2]
     assert told["events"] == told["streamed"] == head
-    assert sum(told["messages"].values()) == sum(1 for event in client.log(1) if event["toState"] == "L")
+    logged = [event for event in client.log(1, payload=True) if event["toState"] == "L"]
+    assert sum(told["messages"].values()) == sum(event["offset"] <= head for event in logged)
+    written = [event["body"] for event in logged if event["topics"] == ["cluster.made"]]
+    assert written == [str(number) for number in range(1_000)]

@@ -23,8 +23,9 @@ from waypost.stores.folder import FolderStore
 from waypost.stores.opening import open_store
 from waypost.stores.postgres import PostgresStore
 from waypost.stores.sqlite import SqliteStore
+from waypost.testing.batches import accept, bodies, enter, keep, messages_of
 from waypost.testing.clock import MovableClock, seeded_entropy
-from waypost.testing.hand import audit, listing, publish
+from waypost.testing.hand import Hand, audit, listing, publish
 
 __all__ = ["database"]
 
@@ -183,6 +184,40 @@ def test_a_receipt_counts_in_the_new_home(tmp_path: Path) -> None:
         assert store.apply([confirm]).results[0][0].state is S
     finally:
         store.close()
+
+
+def test_batches_are_carried_with_the_rows_that_are_not_in_yet(tmp_path: Path, database: str) -> None:
+    clock = MovableClock()
+    hand = Hand(opened(url_of(tmp_path / "one.db"), clock), clock)
+    done = accept(hand, keep(hand, publish("a.x", body=b"0")))
+    enter(hand, done, *messages_of(hand, done))
+    rows = [publish("a.x", key=str(number), body=b"%d" % number) for number in range(1, 4)]
+    uploads = [keep(hand, *rows[:2]), keep(hand, *rows[2:])]
+    half = accept(hand, *uploads, batch=1)
+    half = enter(hand, half, *messages_of(hand, half)[:1])
+    keep(hand, publish("a.x", body=b"of no batch"))
+    hand.store.close()
+    for url in (database, url_of(tmp_path / "two.db")):
+        copied(url_of(tmp_path / "one.db") if url == database else database, url)
+    hand.store = opened(url_of(tmp_path / "two.db"), clock)
+    try:
+        assert hand.store.open_batches() == [half]
+        assert hand.store.uploads(None) == []
+        enter(hand, half, *messages_of(hand, half))
+        assert bodies(hand) == [b"0", b"1", b"2", b"3"]
+        assert accept(hand, keep(hand, publish("a.x", body=b"0"))).ended_at == done.accepted_at
+        assert accept(hand, *uploads, batch=1).entered == 3
+    finally:
+        hand.store.close()
+
+
+def test_a_folder_takes_no_batches(tmp_path: Path) -> None:
+    clock = MovableClock()
+    hand = Hand(opened(url_of(tmp_path / "one.db"), clock), clock)
+    accept(hand, keep(hand, publish("a.x")))
+    hand.store.close()
+    with pytest.raises(StoreUnusable, match="1 batches of many messages"):
+        copied(url_of(tmp_path / "one.db"), url_of(tmp_path / "mq", "folder"))
 
 
 # ── what is refused ─────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from waypost.broker import Broker
-from waypost.commands import ErasePayload, PublishMany
+from waypost.commands import ErasePayload, Publish, PublishMany
 from waypost.errors import (
     Busy,
     LakeUnavailable,
@@ -14,11 +14,11 @@ from waypost.errors import (
     NotOffered,
     PayloadReaped,
     Refused,
-    RequestInvalid,
     StillLogged,
 )
 from waypost.filters import parse_filter
 from waypost.http.answering import WRONG, answer_json
+from waypost.http.batches import ROW_WRONG, arrow_rows, check_encoding, is_arrow
 from waypost.http.given import check_query, flag, whole
 from waypost.http.lake import Lake
 from waypost.http.payload import read_payload
@@ -59,18 +59,27 @@ def _answer_many(request: Request, results: Any) -> None:
         request.answer(201, f'{{"results":[{",".join(map(published_json, results))}]}}'.encode(), JSON)
 
 
+def _read_rows(stream: bytes) -> list[Publish]:
+    messages: list[Publish] = arrow_rows().read_rows(stream, MOST_MESSAGES)
+    return messages
+
+
 def rows(broker: Broker, lake: Lake | None) -> list[Route]:
     store = broker.store
 
     def publish_many(request: Request) -> None:
-        head = request.head
-        check_query(head)
-        if head.headers.get("content-type", "").partition(";")[0].strip().lower() == ARROW:
-            raise NotOffered("messages as an Arrow stream", f"send newline JSON, {NDJSON}")
-        encoding = head.headers.get("content-encoding", "identity")
-        if encoding.lower() != "identity":
-            raise RequestInvalid(f"a body in {encoding[:60]!r}", "send it as it is", "ENCODING_NOT_TAKEN")
+        check_query(request.head)
+        check_encoding(request)
         broker.publish_many(PublishMany(read_messages(request.body)), partial(_answer_many, request))
+
+    async def publish_rows(request: Request) -> None:
+        check_query(request.head)
+        check_encoding(request)
+        messages = await broker.read_rows(len(request.body), partial(_read_rows, request.body))
+        _answer_many(request, await broker.ask(PublishMany(messages)))
+
+    def publish(request: Request) -> Any:
+        return guarded_task(publish_rows)(request) if is_arrow(request) else guarded(publish_many)(request)
 
     async def show(request: Request) -> None:
         id = _id(request)
@@ -124,7 +133,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
         Route(
             "POST",
             "/v1/messages",
-            guarded(publish_many),
+            publish,
             verb="publish",
             max_body=MANY_BYTES,
             cacheable=True,
@@ -132,16 +141,19 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
             tag="messages",
             summary="Publish up to 10,000 messages, all or none",
             request=Content(
-                "a message in JSON a line",
-                {NDJSON: lines("NewMessage") | {"minItems": 1, "maxItems": MOST_MESSAGES}},
+                "a message in JSON a line, or a row of an Arrow stream; see [rows](#rows)",
+                {NDJSON: lines("NewMessage") | {"minItems": 1, "maxItems": MOST_MESSAGES}, ARROW: {}},
             ),
-            responses={201: Content("stored, in the order of the lines", {JSON: ref("PublishedMany")})},
+            responses={
+                201: Content("stored, in the order of the lines or rows", {JSON: ref("PublishedMany")})
+            },
             failures=(
                 WRONG,
                 failure(TooManyMessages),
+                ROW_WRONG,
                 *FAILURES,
                 failure(Busy),
-                failure(NotOffered, "Arrow"),
+                failure(NotOffered, "Arrow, without the extra `lake`"),
             ),
         ),
         Route(

@@ -56,6 +56,7 @@ class Metrics(Collector):
         yield from self._objects_and_spectators()
         yield from self._pushes()
         yield from self._store()
+        yield from self._batches()
         yield from self._races()
         yield from self._sealing()
         yield from self._commits()
@@ -134,6 +135,21 @@ class Metrics(Collector):
         refused = self._broker.store.refusal() is not None
         yield GaugeMetricFamily(
             "waypost_store_refusing", "1 while publishes are refused for lack of space", refused
+        )
+
+    def _batches(self) -> Iterator[Metric]:
+        store = self._broker.store
+        uploads, batches = store.uploads(None), store.open_batches()
+        yield GaugeMetricFamily("waypost_uploads", "uploads that wait for a batch", len(uploads))
+        size = sum(upload.size for upload in uploads)
+        yield GaugeMetricFamily("waypost_upload_bytes", "bytes of uploads that wait for a batch", size)
+        yield GaugeMetricFamily(
+            "waypost_batches_open", "accepted batches, not all of whose rows are in", len(batches)
+        )
+        waiting = sum(batch.rows - batch.entered for batch in batches)
+        yield GaugeMetricFamily("waypost_batch_rows_waiting", "rows of theirs that are not in yet", waiting)
+        yield CounterMetricFamily(
+            "waypost_batch_rows", "rows that this broker let enter", self._broker.entering.rows
         )
 
     def _races(self) -> Iterator[Metric]:

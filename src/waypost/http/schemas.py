@@ -400,6 +400,26 @@ SCHEMAS: dict[str, Schema] = {
             "sequences": {"type": "array", "items": MAYBE_COUNT},
         }
     ),
+    "Upload": record({"upload": TEXT, "rows": COUNT, "hash": TEXT}),
+    "NewBatch": given(
+        {
+            "uploads": {"type": "array", "items": TEXT, "maxItems": 10_000},
+            "rows": COUNT | {"maximum": 10**18 - 1},
+            "hash": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+        },
+        ("uploads", "rows", "hash"),
+    ),
+    "Batch": record(
+        {
+            "query": TEXT,
+            "batch": COUNT,
+            "rows": COUNT,
+            "hash": TEXT,
+            "entered": COUNT,
+            "accepted": INSTANT,
+            "ended": MAYBE_INSTANT,
+        }
+    ),
     "Delivery": record(
         {
             "messageId": TEXT,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from waypost.broker import Broker
 from waypost.errors import StoreBroken
 from waypost.http import (
+    batches,
     consumers,
     destinations,
     eventlog,
@@ -111,6 +112,7 @@ async def run(
             *quetipp.rows(broker),
             *eventlog.rows(broker, keeper),
             *messages.rows(broker, keeper),
+            *batches.rows(broker),
             *destinations.rows(broker),
             *objects.rows(broker),
             *consumers.rows(broker, pusher),

@@ -12,3 +12,7 @@ TOPIC_SCAN = 1_000
 SPECTATORS_HOLD_US = 30 * 86_400 * 1_000_000
 #: of a routing function's failure, the end is kept
 LONGEST_FAILURE = 4_000
+#: how long an upload waits for its batch
+UPLOAD_KEPT_US = 3_600 * 1_000_000
+#: how long a batch that has entered is known
+BATCH_KEPT_US = 30 * 86_400 * 1_000_000

@@ -19,10 +19,13 @@ from ..errors import PayloadDamaged, StoreUnusable
 from ..store import Feature
 from .holdings import (
     Agreed,
+    BatchKept,
     Entry,
     Held,
+    LeftBehind,
     Source,
     Target,
+    UploadKept,
     plain_agreed,
     plain_event,
     plain_left,
@@ -114,7 +117,7 @@ class _Copy:
         target = self._target
         target.begin()
         target.take_agreed(self._standing, agreed)
-        for some in _slices(self._source.left_behind(), lambda _: 0):
+        for some in _slices(self._source.left_behind(), _chunk_bytes):
             target.take_left_behind(some)
         for held in _slices(self._messages("copying messages"), lambda one: len(one.body or b"")):
             target.take_messages(held)
@@ -163,6 +166,8 @@ class _Copy:
                 place.policy.complete not in ("any", 1) or place.policy.dead is not None for place in existing
             ),
         )
+        batches = sum(isinstance(left, BatchKept) for left in self._source.left_behind())
+        count("batches of many messages", Feature.ATOMIC, batches)
         kept = 0
         for held in self._messages("looking through", bodies=False):
             slots = held.message.slots
@@ -196,7 +201,7 @@ class _Copy:
             _same(what, wanted, plain_agreed(written.agreed())[what])
         _same("counters", self._source.figures(), written.figures())
         _same(
-            "idempotency keys, contents and latest ones",
+            "idempotency keys, contents, latest ones and batches",
             _digest(map(plain_left, self._source.left_behind())),
             _digest(map(plain_left, written.left_behind())),
         )
@@ -222,6 +227,10 @@ _FAILED = "the check failed, and the copy stays unfinished"
 
 def _is_done(held: Held) -> bool:
     return all(slot.state in ENDED - DEAD for slot in held.message.slots)
+
+
+def _chunk_bytes(left: LeftBehind) -> int:
+    return len(left.chunk) if isinstance(left, UploadKept) else 0
 
 
 def _same(what: str, wanted: Any, found: Any) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..commands import Published
+from ..commands import Batch, Published, Upload
 from ..delivery import F, K, R, State
+from ..message import payload_hash
 from ..objects import ObjectPolicy
 from ..store import ConsumerInfo, Event, Feature
 from .things import Content, Destination, Fetching, Message, OpenJob, Remembered, Scope, Slot, Thing
@@ -72,8 +73,21 @@ class LatestKept(NamedTuple):
     sequence: int
 
 
-#: what messages leave behind
-LeftBehind = KeyKept | ContentKept | LatestKept
+class BatchKept(NamedTuple):
+    """By which a batch that is written again is known."""
+
+    batch: Batch
+
+
+class UploadKept(NamedTuple):
+    """Of a batch whose rows are not all in; others are for nobody to have."""
+
+    upload: Upload
+    chunk: bytes
+
+
+#: what messages leave behind, and what has still to become some
+LeftBehind = KeyKept | ContentKept | LatestKept | BatchKept | UploadKept
 
 
 class Held(NamedTuple):
@@ -266,6 +280,10 @@ def plain_left(left: LeftBehind) -> tuple[Any, ...]:
         last = left.content
         end = None if last.end is None else int(last.end)
         return "content", left.thing, last.hash, last.id, last.sequence, last.at, end
+    if isinstance(left, BatchKept):
+        return "batch", left.batch
+    if isinstance(left, UploadKept):
+        return "upload", left.upload, payload_hash(left.chunk)
     return "latest", left.place, left.thing, left.sequence
 
 

@@ -12,7 +12,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..commands import Command, Job, Staged
+import msgspec
+
+from ..commands import Batch, Command, Job, Staged, Upload
 from ..consumers import Consumer
 from ..delivery import OPEN, WAITING, F, L, State
 from ..destinations import Kind
@@ -42,7 +44,7 @@ from ..store import (
     Undecided,
 )
 from ..topics import any_topic_matches
-from . import IDEMPOTENCY_KEPT_US, SPECTATORS_HOLD_US
+from . import BATCH_KEPT_US, IDEMPOTENCY_KEPT_US, SPECTATORS_HOLD_US, UPLOAD_KEPT_US
 from .rules import Rules, outlived, selects
 from .things import (
     Content,
@@ -87,6 +89,11 @@ class MemoryRows:
         #: name -> (offset, when it was said)
         self.spectators: dict[str, tuple[int, int]] = {}
         self.jobs: list[OpenJob] = []
+        self.kept: dict[str, Upload] = {}
+        self.chunks: dict[str, bytes] = {}
+        #: by (query, batch)
+        self.batches: dict[tuple[str, int], Batch] = {}
+        self._newest_batch = 0
         #: whether there is a lake, what it holds, and what it has to erase
         self.lake = False
         self.sealed: int | None = None
@@ -297,6 +304,40 @@ class MemoryRows:
         messages = [m for m in self.messages.values() if job.cursor < m.sequence <= job.until]
         return iter(sorted(messages, key=lambda message: message.sequence))
 
+    # ── batches ─────────────────────────────────────────────────────────────────────────────
+
+    def uploads(self, ids: Sequence[str]) -> list[Upload | None]:
+        return [self.kept.get(id) for id in ids]
+
+    def add_upload(self, upload: Upload, body: bytes | Staged) -> None:
+        assert isinstance(body, bytes)
+        self.kept[upload.id], self.chunks[upload.id] = upload, body
+
+    def uploads_of(self, number: int | None) -> list[Upload]:
+        found = [upload for upload in self.kept.values() if upload.batch == number]
+        return sorted(found, key=lambda upload: upload.position)
+
+    def drop_upload(self, upload: Upload) -> None:
+        del self.kept[upload.id], self.chunks[upload.id]
+
+    def batch(self, query: str, batch: int) -> Batch | None:
+        return self.batches.get((query, batch))
+
+    def newest_batch(self) -> int:
+        return self._newest_batch
+
+    def add_batch(self, batch: Batch, uploads: Sequence[Upload]) -> None:
+        self._newest_batch = batch.number
+        self.batches[batch.query, batch.batch] = batch
+        for position, upload in enumerate(uploads):
+            self.kept[upload.id] = msgspec.structs.replace(upload, batch=batch.number, position=position)
+
+    def move_batch(self, batch: Batch) -> None:
+        self.batches[batch.query, batch.batch] = batch
+        if batch.ended_at is not None:
+            for upload in self.uploads_of(batch.number):
+                self.drop_upload(upload)
+
     # ── the log and the lake ────────────────────────────────────────────────────────────────
 
     def oldest(self) -> int:
@@ -336,6 +377,12 @@ class MemoryRows:
         for scope, remembered in list(self._remembered.items()):
             if remembered.at + IDEMPOTENCY_KEPT_US <= self.now:
                 del self._remembered[scope]
+        for upload in self.uploads_of(None):
+            if upload.kept_at + UPLOAD_KEPT_US <= self.now:
+                self.drop_upload(upload)
+        for key, batch in list(self.batches.items()):
+            if batch.ended_at is not None and batch.ended_at + BATCH_KEPT_US <= self.now:
+                del self.batches[key]
         for thing, last in list(self._contents.items()):
             unchanged = self.objects[thing[0]].unchanged
             if unchanged is None or last.at + unchanged.window_us <= self.now:
@@ -417,6 +464,9 @@ class MemoryStore:
 
     def unstage(self, body: Staged) -> bytes:
         raise PayloadReaped("the memory store stages nothing")
+
+    def stage_chunk(self, id: str, chunk: bytes) -> bytes | Staged:
+        return chunk
 
     def refusal(self) -> Exception | None:
         return None
@@ -567,6 +617,20 @@ class MemoryStore:
 
     def job(self, id: str) -> Job | None:
         return next((job.info() for job in self._rows.jobs if str(job.number) == id), None)
+
+    def batch(self, query: str, batch: int) -> Batch | None:
+        return self._rows.batch(query, batch)
+
+    def open_batches(self) -> list[Batch]:
+        return [batch for batch in self._rows.batches.values() if batch.ended_at is None]
+
+    def uploads(self, batch: int | None) -> list[Upload]:
+        return self._rows.uploads_of(batch)
+
+    def chunk(self, id: str) -> bytes | Staged:
+        if id not in self._rows.chunks:
+            raise PayloadReaped(f"the chunk of upload {id!r} is gone")
+        return self._rows.chunks[id]
 
     def stats(self) -> Stats:
         undecided = sum(message.state is L for message in self._rows.messages.values())

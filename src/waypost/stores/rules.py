@@ -17,11 +17,14 @@ from typing import Any
 import msgspec
 
 from ..acts import Deliveries, Tally, Verdict, meant, verdict
+from ..batches import check_same, check_uploads
 from ..canonical import content_hash
 from ..commands import (
     JOB_STATES,
+    AcceptBatch,
     Act,
     Acted,
+    Batch,
     Command,
     Confirm,
     Decide,
@@ -35,6 +38,7 @@ from ..commands import (
     DeleteObject,
     DeleteQueue,
     DeleteSpectator,
+    EnterRows,
     Erased,
     ErasePayload,
     Extend,
@@ -43,6 +47,7 @@ from ..commands import (
     Fetched,
     Job,
     JobKind,
+    KeepUpload,
     Kick,
     Publish,
     Published,
@@ -55,6 +60,7 @@ from ..commands import (
     Settled,
     StartJob,
     Tick,
+    Upload,
     Work,
 )
 from ..delivery import (
@@ -84,6 +90,7 @@ from ..delivery import (
 )
 from ..destinations import Kind
 from ..errors import (
+    BatchNotFound,
     ChannelNotFound,
     ConsumerRequired,
     IdempotencyConflict,
@@ -168,6 +175,9 @@ class Rules:
             StartJob: self._start_job,
             Act: self._act,
             Work: self._work,
+            KeepUpload: self._keep_upload,
+            AcceptBatch: self._accept,
+            EnterRows: self._enter,
             Tick: self._tick,
             Reap: lambda command: rows.reap(command.limit),
             Seal: self._seal,
@@ -915,6 +925,50 @@ class Rules:
         if slots:
             self._note_latest(message, channel)
         return len(slots)
+
+    # ── batches ─────────────────────────────────────────────────────────────────────────────
+
+    def _keep_upload(self, command: KeepUpload) -> Upload:
+        body = command.body
+        upload = Upload(
+            id=command.id,
+            rows=command.rows,
+            hash=command.hash,
+            size=len(body) if isinstance(body, bytes) else body.size,
+            kept_at=self._rows.now,
+        )
+        self._rows.add_upload(upload, body)
+        return upload
+
+    def _accept(self, command: AcceptBatch) -> Batch:
+        known = self._rows.batch(command.query, command.batch)
+        if known is not None:
+            return check_same(command, known)
+        uploads = check_uploads(command, self._rows.uploads(command.uploads))
+        batch = Batch(
+            query=command.query,
+            batch=command.batch,
+            number=self._rows.newest_batch() + 1,
+            rows=command.rows,
+            hash=command.hash,
+            accepted_at=self._rows.now,
+            ended_at=None if command.rows else self._rows.now,
+        )
+        self._rows.add_batch(batch, uploads)
+        return batch
+
+    def _enter(self, command: EnterRows) -> Batch:
+        batch = self._rows.batch(command.query, command.batch)
+        if batch is None:
+            raise BatchNotFound(command.query, command.batch)
+        if batch.entered != command.after or batch.ended_at is not None:
+            return batch
+        self._publish_many(PublishMany(command.messages))
+        entered = batch.entered + len(command.messages)
+        ended_at = self._rows.now if entered >= batch.rows else None
+        batch = msgspec.structs.replace(batch, entered=entered, ended_at=ended_at)
+        self._rows.move_batch(batch)
+        return batch
 
     # ── time ────────────────────────────────────────────────────────────────────────────────
 

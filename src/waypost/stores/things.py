@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from ..commands import Job, JobKind, Published
+from ..commands import Batch, Job, JobKind, Published, Staged, Upload
 from ..consumers import Consumer
 from ..delivery import OPEN, WAITING, F, L, Outcome, State, U, X, message_state
 from ..destinations import Kind
@@ -372,6 +372,28 @@ class Rows(Fetches, Protocol):
 
     def messages_for(self, job: OpenJob) -> Iterator[Message]:
         """From beyond its cursor on, in log order; those that it cannot touch may be left out."""
+        ...
+
+    # batches
+
+    def uploads(self, ids: Sequence[str]) -> list[Upload | None]:
+        """One for each."""
+        ...
+
+    def add_upload(self, upload: Upload, body: bytes | Staged) -> None: ...
+
+    def batch(self, query: str, batch: int) -> Batch | None: ...
+
+    def newest_batch(self) -> int:
+        """Its number; 0: there was none yet."""
+        ...
+
+    def add_batch(self, batch: Batch, uploads: Sequence[Upload]) -> None:
+        """The uploads are the batch's from now on, in this order."""
+        ...
+
+    def move_batch(self, batch: Batch) -> None:
+        """More of it is in; with the last row its uploads go."""
         ...
 
     # the log and the lake

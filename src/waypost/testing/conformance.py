@@ -49,6 +49,7 @@ from ..message import Entropy, Envelope, make_id, make_receipt, parse_id, parse_
 from ..policy import DEFAULT, Policy
 from ..store import Feature, Store
 from .acts import ActTests
+from .batches import BatchTests
 from .channels import ChannelTests
 from .clock import MovableClock, seeded_entropy
 from .contents import ContentTests
@@ -75,6 +76,7 @@ class StoreTests(
     SelectionTests,
     MomentTests,
     SealingTests,
+    BatchTests,
 ):
     #: whether what it acknowledged is there again when it is opened again
     durable = True

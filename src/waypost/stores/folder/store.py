@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from ...commands import Command, Fetch, Job, Publish, Reap, Staged, Tick
+from ...commands import Batch, Command, Fetch, Job, Publish, Reap, Staged, Tick, Upload
 from ...delivery import OPEN, Reason, message_state
 from ...destinations import Kind
 from ...errors import (
@@ -753,6 +753,21 @@ class FolderStore:
                     found.append(_delivery_info(message, queue))
                 after = message.sequence
             return found, None
+
+    def stage_chunk(self, id: str, chunk: bytes) -> bytes | Staged:
+        raise NotOffered("the folder store keeps no uploads", "publish the messages one by one")
+
+    def batch(self, query: str, batch: int) -> Batch | None:
+        return None
+
+    def open_batches(self) -> list[Batch]:
+        return []
+
+    def uploads(self, batch: int | None) -> list[Upload]:
+        return []
+
+    def chunk(self, id: str) -> bytes | Staged:
+        raise PayloadReaped("the folder store keeps no uploads")
 
     def job(self, id: str) -> Job | None:
         with self._committed() as picture:

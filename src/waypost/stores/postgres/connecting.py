@@ -21,7 +21,7 @@ from .names import Db
 log = logging.getLogger("waypost")
 
 #: the schema that this code was written for; it serves SCHEMA - 1 as well
-SCHEMA = 1
+SCHEMA = 2
 CONNECT_SECONDS = 5
 #: a statement or a wait for a lock that takes longer is given up, and the group runs again
 STATEMENT_MS = 15_000

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from ...commands import Published
+from ...commands import Batch, Published, Upload
 from ...delivery import State
 from ...errors import PayloadDamaged, StoreUnusable
 from ...message import payload_hash
@@ -20,6 +20,7 @@ from ...store import Feature
 from .. import holdings, things
 from ..holdings import (
     Agreed,
+    BatchKept,
     ContentKept,
     Entry,
     Figures,
@@ -29,10 +30,12 @@ from ..holdings import (
     LeftBehind,
     Snapshot,
     Standing,
+    UploadKept,
     open_fetch,
     text,
 )
 from ..urls import masked
+from . import batches
 from .connecting import (
     Conn,
     check_durable,
@@ -159,6 +162,20 @@ class Source:
             for place, object, key, sequence in db:
                 yield LatestKept(place, (object, key), sequence)
         self._connection.commit()
+        if self._names.schema >= batches.SINCE_SCHEMA:
+            with self._connection.cursor() as db:
+                known = batches.batches(db, only_open=False)
+            self._connection.commit()
+            for batch in known:
+                yield BatchKept(batch)
+                yield from self._uploads(batch)
+
+    def _uploads(self, batch: Batch) -> Iterator[UploadKept]:
+        with self._connection.cursor() as db:
+            uploads = batches.uploads_of(db, batch.number) if batch.ended_at is None else []
+            for upload in uploads:
+                yield UploadKept(upload, batches.chunk_of(db, upload.id) or b"")
+        self._connection.commit()
 
     def messages(self, bodies: bool = True) -> Iterator[Held]:
         for page in self._pages("select sequence from messages", "sequence"):
@@ -217,10 +234,7 @@ class Target:
         try:
             db = self._connection.cursor()
             check_durable(db, url)
-            if schema_version(db) == 0:
-                self._connection.commit()
-                migrate_connection(self._connection)
-            elif not is_unfinished(db):
+            if schema_version(db) and not is_unfinished(db):
                 check_schema(db, url)
                 _check_not_served(db, url)
                 checks = " or ".join(f"exists (select 1 from {table})" for table in _PUT_THERE)
@@ -230,6 +244,7 @@ class Target:
                         f"{masked(url)} is not empty: name a database without Waypost's tables"
                     )
             self._connection.commit()
+            migrate_connection(self._connection)
         except psycopg.Error as error:
             self._connection.close()
             raise StoreUnusable(f"{masked(url)} cannot be written: {one_line(error)}") from error
@@ -335,6 +350,18 @@ class Target:
                 "latest (destination bigint, object text, key text, sequence bigint)",
                 [(one.place, *one.thing, one.sequence) for one in some if isinstance(one, LatestKept)],
             )
+            insert(
+                db,
+                "batches (number bigint, query text, batch bigint, rows bigint, hash bytea, accepted_at bigint,"
+                " entered bigint, ended_at bigint)",
+                [_batch(one.batch) for one in some if isinstance(one, BatchKept)],
+            )
+            insert(
+                db,
+                "uploads (id text, kept_at bigint, rows bigint, hash bytea, size bigint, batch bigint,"
+                " position integer, chunk bytea)",
+                [_upload(*one) for one in some if isinstance(one, UploadKept)],
+            )
         self._connection.commit()
 
     def take_messages(self, some: Sequence[Held]) -> None:
@@ -413,6 +440,8 @@ _OTHERS = (
     "latest",
     "erasures",
     "snapshots",
+    "uploads",
+    "batches",
 )
 
 
@@ -442,6 +471,23 @@ def _key(scope: things.Scope, kept: things.Remembered) -> tuple[Any, ...]:
 
 def _content(thing: things.Thing, last: things.Content) -> tuple[Any, ...]:
     return *thing, last.hash, last.id, last.sequence, last.at, _code(last.end)
+
+
+def _batch(one: Batch) -> tuple[Any, ...]:
+    return (
+        one.number,
+        one.query,
+        one.batch,
+        one.rows,
+        one.hash,
+        one.accepted_at,
+        one.entered,
+        one.ended_at,
+    )
+
+
+def _upload(one: Upload, chunk: bytes) -> tuple[Any, ...]:
+    return one.id, one.kept_at, one.rows, one.hash, one.size, one.batch, one.position, chunk
 
 
 def _message(held: Held) -> tuple[Any, ...]:

@@ -26,9 +26,11 @@ import msgspec
 from ...commands import (
     JOB_STATES,
     Act,
+    Batch,
     Command,
     Confirm,
     Decide,
+    EnterRows,
     ErasePayload,
     Extend,
     Fetch,
@@ -39,6 +41,8 @@ from ...commands import (
     PublishMany,
     Release,
     Remove,
+    Staged,
+    Upload,
 )
 from ...consumers import Consumer
 from ...delivery import OPEN, WAITING, L, State
@@ -62,6 +66,7 @@ from ..things import (
     Thing,
     heads_its_key,
 )
+from . import batches
 from .loading import FETCH, JOB, STATE, ask, fetching_of, job_of, loaded, send, sequences_of
 from .names import Db, Names
 
@@ -173,6 +178,8 @@ class GroupRows:
         self.unchanged: dict[tuple[str, str], int] = {}
         self.jobs: dict[int, OpenJob] = {}
         self.job_was: dict[int, tuple[Any, ...]] = {}
+        #: uploads or batches were written
+        self.batched = False
         #: (destination, state) -> by how much its count changed; bytes beside
         self.counted: defaultdict[tuple[Destination, State], int] = defaultdict(int)
         self.bytes: defaultdict[Destination, int] = defaultdict(int)
@@ -205,7 +212,7 @@ class GroupRows:
         for command in commands:
             if isinstance(command, Publish):
                 publishes.append(command)
-            elif isinstance(command, PublishMany):
+            elif isinstance(command, PublishMany | EnterRows):
                 publishes += command.messages
             elif isinstance(command, Fetch):
                 wanted = (command.kind, command.queue)
@@ -919,6 +926,31 @@ class GroupRows:
         elif place is None:
             return "", ()
         return " and destination = %s", (0 if place is None else place.number,)
+
+    # ── batches ─────────────────────────────────────────────────────────────────────────────
+
+    def uploads(self, ids: Sequence[str]) -> list[Upload | None]:
+        return batches.uploads_named(self.db, ids)
+
+    def add_upload(self, upload: Upload, body: bytes | Staged) -> None:
+        batches.need(self.names.schema)
+        self.batched = True
+        batches.keep_upload(self.db, upload)
+
+    def batch(self, query: str, batch: int) -> Batch | None:
+        batches.need(self.names.schema)
+        return batches.batch_named(self.db, query, batch, lock=True)
+
+    def newest_batch(self) -> int:
+        return batches.newest_batch(self.db)
+
+    def add_batch(self, batch: Batch, uploads: Sequence[Upload]) -> None:
+        self.batched = True
+        batches.add_batch(self.db, batch, uploads)
+
+    def move_batch(self, batch: Batch) -> None:
+        self.batched = True
+        batches.move_batch(self.db, batch)
 
     # ── the log and the lake ────────────────────────────────────────────────────────────────
 

@@ -28,6 +28,11 @@ class Names:
         row = db.fetchone()
         assert row is not None
         self.version: int = row[0]
+        db.execute("select max(number) from migrations")
+        row = db.fetchone()
+        assert row is not None
+        #: of the tables; a migration raises the version
+        self.schema: int = row[0]
         #: every incarnation, and those that exist
         self.places: dict[int, Destination] = {}
         self.named: dict[Kind, dict[str, Destination]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from ...commands import Job
+from ...commands import Batch, Job, Upload
 from ...delivery import STATES, L
 from ...destinations import Kind
 from ...errors import LogTrimmed, MessageNotFound, PayloadDamaged, PayloadReaped, StoreUnavailable
@@ -30,6 +30,7 @@ from ...store import (
 )
 from ..rules import selects
 from ..things import Destination, Fetching, Message, Slot, delivery_info
+from . import batches
 from .connecting import Conn, connect, one_line
 from .loading import FETCH, JOB, STATE, fetching_of, job_of, load, sequences_of
 from .names import Db, Names
@@ -171,6 +172,30 @@ class Reader:
             db.execute(f"select {JOB} from jobs where number = %s", (number,))
             row = db.fetchone()
             return None if row is None else job_of(row, self._current(db).places).info()
+
+    # ── batches ─────────────────────────────────────────────────────────────────────────────
+
+    def batch(self, query: str, batch: int) -> Batch | None:
+        with self._read() as db:
+            return batches.batch_named(db, query, batch) if self._has_batches(db) else None
+
+    def open_batches(self) -> list[Batch]:
+        with self._read() as db:
+            return batches.batches(db, only_open=True) if self._has_batches(db) else []
+
+    def uploads(self, batch: int | None) -> list[Upload]:
+        with self._read() as db:
+            return batches.uploads_of(db, batch) if self._has_batches(db) else []
+
+    def chunk(self, id: str) -> bytes:
+        with self._read() as db:
+            chunk = batches.chunk_of(db, id) if self._has_batches(db) else None
+        if chunk is None:
+            raise PayloadReaped(f"the chunk of upload {id!r} is gone")
+        return chunk
+
+    def _has_batches(self, db: Db) -> bool:
+        return self._current(db).schema >= batches.SINCE_SCHEMA
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from queue import LifoQueue
 
-from ...commands import Command, Job, Staged
+from ...commands import Batch, Command, Job, Staged, Upload
 from ...destinations import Kind
 from ...errors import PayloadReaped
 from ...filters import Filter
@@ -33,6 +33,7 @@ from ...store import (
     Tenure,
     Undecided,
 )
+from .batches import put_chunk
 from .connecting import open_checked
 from .group import Keeping
 from .lane import Common, Lane
@@ -102,6 +103,10 @@ class PostgresStore:
     def unstage(self, body: Staged) -> bytes:
         raise PayloadReaped("the PostgreSQL store stages nothing")
 
+    def stage_chunk(self, id: str, chunk: bytes) -> bytes | Staged:
+        put_chunk(self.url, id, chunk, self.clock())
+        return Staged(len(chunk), id)
+
     def refusal(self) -> Exception | None:
         return None
 
@@ -164,6 +169,18 @@ class PostgresStore:
 
     def job(self, id: str) -> Job | None:
         return self._reader.job(id)
+
+    def batch(self, query: str, batch: int) -> Batch | None:
+        return self._reader.batch(query, batch)
+
+    def open_batches(self) -> list[Batch]:
+        return self._reader.open_batches()
+
+    def uploads(self, batch: int | None) -> list[Upload]:
+        return self._reader.uploads(batch)
+
+    def chunk(self, id: str) -> bytes | Staged:
+        return self._reader.chunk(id)
 
     def stats(self) -> Stats:
         return self._reader.stats()

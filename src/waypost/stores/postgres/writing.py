@@ -107,6 +107,7 @@ def is_dirty(rows: GroupRows) -> bool:
         or rows.reaped
         or rows.spectators
         or rows.jobs
+        or rows.batched
         or rows.new_remembered
         or rows.new_erasures
         or rows.done_erasures

@@ -41,9 +41,9 @@ class Bodies:
             if not is_known(entry.name):
                 os.unlink(entry.path)
 
-    def put(self, body: bytes) -> Staged:
+    def put(self, body: bytes, name: str | None = None) -> Staged:
         """On stable media when it returns; from any thread."""
-        name = os.urandom(16).hex()
+        name = name or os.urandom(16).hex()
         path = self._folder / name
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from ...commands import JobKind, Published
+from ...commands import JobKind, Published, Upload
 from ...delivery import OPEN, WAITING, F, K, N, Q, S, State, U, X
 from ...errors import PayloadDamaged, StoreUnusable
 from ...instants import SteadyClock
@@ -26,6 +26,7 @@ from ...store import Event, Feature
 from .. import holdings, things
 from ..holdings import (
     Agreed,
+    BatchKept,
     ContentKept,
     Entry,
     Figures,
@@ -35,9 +36,11 @@ from ..holdings import (
     LeftBehind,
     Snapshot,
     Standing,
+    UploadKept,
     open_fetch,
 )
 from . import files
+from .batches import all_batches, uploads_of
 from .bodies import Bodies, folder_of
 from .names import Names, policy_text
 from .reading import FETCH_EVENTS, MESSAGE_EVENTS, STEP_EVENTS, Reader
@@ -172,6 +175,18 @@ class Source:
             yield ContentKept((object, key), things.Content(hash, id, sequence, at, end))
         for place, object, key, sequence in self._db.execute("select * from latest"):
             yield LatestKept(place, (object, key), sequence)
+        for batch in all_batches(self._db):
+            yield BatchKept(batch)
+            for upload in uploads_of(self._db, batch.number):
+                yield UploadKept(upload, self._chunk(upload))
+
+    def _chunk(self, upload: Upload) -> bytes:
+        checksum = self._db.execute("select checksum from uploads where id = ?", (upload.id,)).get
+        path = self._bodies / upload.id
+        chunk = path.read_bytes() if path.exists() else b""
+        if payload_hash(chunk) != checksum:
+            raise PayloadDamaged(f"the chunk of upload {upload.id} does not fit its checksum")
+        return chunk
 
     # ── messages ────────────────────────────────────────────────────────────────────────────
 
@@ -415,10 +430,43 @@ class Target:
                     end = None if last.end is None else int(last.end)
                     values = (*left.thing, last.hash, last.id, last.sequence, last.at, end)
                     db.execute("insert into contents values (?, ?, ?, ?, ?, ?, ?)", values)
+                elif isinstance(left, BatchKept):
+                    one = left.batch
+                    db.execute(
+                        "insert into batches values (?, ?, ?, ?, ?, ?, ?, ?)",
+                        (
+                            one.number,
+                            one.query,
+                            one.batch,
+                            one.rows,
+                            one.hash,
+                            one.accepted_at,
+                            one.entered,
+                            one.ended_at,
+                        ),
+                    )
+                elif isinstance(left, UploadKept):
+                    self._take_upload(left.upload, left.chunk)
                 else:
                     db.execute(
                         "insert into latest values (?, ?, ?, ?)", (left.place, *left.thing, left.sequence)
                     )
+
+    def _take_upload(self, upload: Upload, chunk: bytes) -> None:
+        self._bodies.put(chunk, upload.id)
+        self._db.execute(
+            "insert into uploads values (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                upload.id,
+                upload.rows,
+                upload.hash,
+                upload.size,
+                upload.kept_at,
+                upload.batch,
+                upload.position,
+                payload_hash(chunk),
+            ),
+        )
 
     # ── messages ────────────────────────────────────────────────────────────────────────────
 
@@ -683,7 +731,17 @@ def _can_go(path: Path) -> bool:
         raise StoreUnusable(f"{path} cannot be written: {error}") from error
 
 
-_PUT_THERE = ("messages", "destinations", "objects", "consumers", "spectators", "jobs", "steps", "fetches")
+_PUT_THERE = (
+    "messages",
+    "destinations",
+    "objects",
+    "consumers",
+    "spectators",
+    "jobs",
+    "batches",
+    "steps",
+    "fetches",
+)
 
 
 def _states(text: str) -> dict[State, int]:

@@ -3,7 +3,7 @@
     waypost.db         the store; its -wal and -shm beside it
     waypost.db.lock    held by the one process that writes
     waypost.db.ballast room kept for fetch and confirm on a full disk
-    waypost.db.bodies/ large bodies, one file each
+    waypost.db.bodies/ large bodies and uploads, one file each
     waypost.db.v1-…    the copy made before a migration
 
 What is checked here is what the promise rests on: a fixed SQLite, the write-ahead log with a full sync, one
@@ -30,7 +30,7 @@ from ...errors import StoreUnusable
 APPLICATION_ID = 0x57415950
 #: "WAYc": a copy that is not finished
 UNFINISHED_ID = 0x57415963
-VERSION = 3
+VERSION = 4
 #: the first release without the bug that corrupts a file when two connections write and checkpoint at once
 OLDEST_SQLITE = (3, 51, 3)
 #: how long another reader may hold up the checkpoint at start; the lake's process of a broker that died lets go sooner

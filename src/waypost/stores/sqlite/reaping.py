@@ -12,6 +12,7 @@ than the shortest `keep`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
@@ -65,6 +66,9 @@ class Reaper:
         self._after = 0
         self._files.clear()
         self.load()
+
+    def drop_files(self, names: Iterable[str]) -> None:
+        self._files += names
 
     def take_files(self) -> list[str]:
         """Names of body files to be removed, once the commit that forgot them went through."""

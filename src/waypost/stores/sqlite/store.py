@@ -19,7 +19,9 @@ import apsw
 import msgspec
 
 from ...commands import (
+    AcceptBatch,
     Act,
+    Batch,
     Command,
     Confirm,
     Decide,
@@ -33,12 +35,14 @@ from ...commands import (
     DeleteObject,
     DeleteQueue,
     DeleteSpectator,
+    EnterRows,
     Erased,
     ErasePayload,
     Extend,
     Fetch,
     Job,
     JobKind,
+    KeepUpload,
     Kick,
     Publish,
     PublishMany,
@@ -50,14 +54,15 @@ from ...commands import (
     Staged,
     StartJob,
     Tick,
+    Upload,
     Work,
 )
 from ...delivery import OPEN, F, Reason, Step, T, lease_over
 from ...destinations import Kind
-from ...errors import DiskLow, Failed, LogTrimmed, Refused, RequestInvalid, StoreBroken
+from ...errors import DiskLow, Failed, LogTrimmed, PayloadReaped, Refused, RequestInvalid, StoreBroken
 from ...filters import Filter
 from ...instants import Clock, SteadyClock
-from ...message import Entropy, system_entropy
+from ...message import Entropy, payload_hash, system_entropy
 from ...objects import DEFAULT_OBJECT, ObjectPolicy
 from ...policy import DEFAULT, Policy
 from ...store import (
@@ -81,6 +86,7 @@ from ...store import (
 )
 from ..disk import BALLAST_BYTES, MARK_BYTES, Disk, ballast
 from . import files
+from .batches import Batches, batch_of, open_batches, uploads_of
 from .bodies import Bodies, folder_of
 from .checkpoints import Checkpoints
 from .contents import Contents
@@ -189,6 +195,9 @@ class SqliteStore:
         self._settling = Settling(*parts, rows, young, draw)
         self._deciding = Deciding(*parts, self._publishing, contents, infer_types)
         self._jobs = Jobs(*parts, self._publishing.slots_in)
+        self._batches = Batches(
+            self._db, self._ledger, self._publishing.publish_many, self._reaper.drop_files
+        )
         self._sealing = Sealing(self._db, own_reader, self._ledger, self._reaper, young)
         #: the hot ones see a run of commands at once
         self._runs: dict[type, Callable[[Sequence[Any], list[Any]], None]] = {
@@ -216,6 +225,9 @@ class SqliteStore:
             StartJob: self._jobs.start,
             Act: self._jobs.act,
             Work: self._jobs.work,
+            KeepUpload: self._batches.keep,
+            AcceptBatch: self._batches.accept,
+            EnterRows: self._batches.enter,
             Tick: self._tick,
             Reap: self._reap,
             Seal: self._sealing.seal,
@@ -224,7 +236,8 @@ class SqliteStore:
         }
 
     def _is_body(self, name: str) -> bool:
-        return self._db.execute("select 1 from bodies where name = ?", (name,)).get is not None
+        named = "select 1 from bodies where name = ?1 union all select 1 from uploads where id = ?1"
+        return self._db.execute(named, (name,)).get is not None
 
     def _load_head(self) -> None:
         self._ledger.head, self._ledger.now = self._db.execute('select "offset", at from head').get
@@ -517,7 +530,8 @@ class SqliteStore:
         return len(due) > limit or len(expired) > limit
 
     def _reap(self, command: Reap) -> bool:
-        return self._reaper.reap(command.limit)
+        left = self._batches.forget()
+        return self._reaper.reap(command.limit) or left
 
     # ── reads ───────────────────────────────────────────────────────────────────────────────
 
@@ -526,6 +540,9 @@ class SqliteStore:
 
     def unstage(self, body: Staged) -> bytes:
         return self._bodies.get(body)
+
+    def stage_chunk(self, id: str, chunk: bytes) -> bytes | Staged:
+        return msgspec.structs.replace(self._bodies.put(chunk, id), hash=payload_hash(chunk))
 
     def refusal(self) -> Exception | None:
         return self._disk.refusal()
@@ -606,12 +623,27 @@ class SqliteStore:
         known = self._read_db.execute("select 1 from jobs where number = ?", (number,)).get
         return None if known is None else job_of(self._read_db, number)
 
+    def batch(self, query: str, batch: int) -> Batch | None:
+        return batch_of(self._read_db, query, batch)
+
+    def open_batches(self) -> list[Batch]:
+        return open_batches(self._read_db)
+
+    def uploads(self, batch: int | None) -> list[Upload]:
+        return uploads_of(self._read_db, batch)
+
+    def chunk(self, id: str) -> bytes | Staged:
+        kept = self._read_db.execute("select size, checksum from uploads where id = ?", (id,)).get
+        if kept is None:
+            raise PayloadReaped(f"the chunk of upload {id!r} is gone")
+        return Staged(kept[0], id, kept[1])
+
     def stats(self) -> Stats:
         oldest, head = self.bounds()
         sizes = [
             path.stat().st_size for path in self.path.parent.glob(self.path.name + "*") if path.is_file()
         ]
-        sizes.append(self._read_db.execute(_BODY_BYTES).get or 0)
+        sizes += self._read_db.execute(_BODY_BYTES).get
         undecided = sum(self._names.logged.values())
         return Stats(oldest=oldest, head=head, disk_bytes=sum(sizes), undecided=undecided)
 
@@ -666,7 +698,9 @@ def _figures(place: Destination) -> dict[str, Any]:
     }
 
 
-_BODY_BYTES = "select sum(size) from bodies cross join messages on messages.sequence = bodies.sequence"
+_BODY_BYTES = """
+    select coalesce((select sum(size) from bodies cross join messages on messages.sequence = bodies.sequence), 0),
+           coalesce((select sum(size) from uploads), 0)"""
 #: the next lease or delay, the next ttl; whether a job may go on now, and when the next may
 _DUE = """
     select (select due_at from deliveries where due_at is not null order by due_at limit 1),
