@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import psycopg
@@ -321,8 +321,13 @@ class PostgresStore:
     def depths(self, kind: Kind, name: str, at: int) -> Depths | None:
         return self._reader.depths(kind, name, at)
 
-    def undecided(self, after: int, limit: int) -> list[Undecided]:
-        return self._reader.undecided(after, limit)
+    def sparks(self) -> frozenset[str]:
+        return self._reader.sparks()
+
+    def undecided(
+        self, after: int, limit: int, *, only: Collection[str] | None = None, but: Collection[str] = ()
+    ) -> list[Undecided]:
+        return self._reader.undecided(after, limit, only, but)
 
     def bounds(self) -> tuple[int, int]:
         return self._reader.bounds()
