@@ -47,6 +47,7 @@ DRIVER = """
 import json, os, sys
 from importlib.util import find_spec
 from waypost.spark import events, session, table
+from waypost.spark.routing import once
 
 url, master, options, checkpoint = sys.argv[1:]
 spark = session("cluster", master, brief=True, **{
@@ -68,7 +69,9 @@ query = (
     .foreachBatch(lambda batch, _: counted.append(batch.count())).start()
 )
 query.awaitTermination()
+routed = once(spark, url, "cluster_router:route")
 print(json.dumps({
+    "routed": [routed.decided, routed.unchanged, routed.failed],
     "without": all(without for without, _ in spread),
     "executors": len({daemon for _, daemon in spread}),
     "source": [rows.n, rows.total],
@@ -78,6 +81,19 @@ print(json.dumps({
                  table(spark, "messages", asOf=rows.n, url=url).groupBy("state").count().collect()},
 }))
 spark.stop()
+"""
+
+
+#: says by the queue whether the executor has what only a broker needs
+ROUTER = """
+import sys
+from waypost import Route
+from waypost.routing import Interested, Option, Routable
+
+def route(message, consumers):
+    if message.body == b"raise":
+        raise ValueError("on purpose")
+    return Route(queues=["with-msgspec" if "msgspec" in sys.modules else "alone"])
 """
 
 
@@ -165,8 +181,15 @@ def python(tmp_path: Path) -> Path:
 def test_source_events_streams_and_tables_work_on_a_cluster(
     broker: Broker, client: BlockingClient, master: str, python: Path, tmp_path: Path
 ) -> None:
+    client.declare_object("far", {"route": "spark", "unchanged": {}})
+    bodies = [*(str(number) for number in range(150)), "raise"]
+    client.publish_many([{"topics": ["far.away"], "key": body, "body": body} for body in bodies])
+    client.publish_many([{"topics": ["far.away"], "key": "7", "body": "7"}])
+    (tmp_path / "cluster_router.py").write_text(ROUTER, "utf-8")
+    before = client.bounds()[1]
     driver = subprocess.run(
         [str(python), "-c", DRIVER, broker.url, master, BRIEF, str(tmp_path / "checkpoint")],
+        cwd=tmp_path,
         env={
             **os.environ,
             DRIVER_VARIABLE: "1",
@@ -181,9 +204,12 @@ def test_source_events_streams_and_tables_work_on_a_cluster(
     assert driver.returncode == 0, driver.stderr
     assert driver.stderr == ""
     told: dict[str, Any] = json.loads(driver.stdout)
-    head = client.bounds()[1]
+    head = before
     assert told["without"] is True
     assert told["executors"] == 2
     assert told["source"] == [head, head * (head + 1) // 2]
     assert told["events"] == told["streamed"] == head
-    assert sum(told["messages"].values()) == sum(1 for event in client.log(1) if event["toState"] == "L")
+    logged = [event for event in client.log(1) if event["fromState"] is None]
+    assert sum(told["messages"].values()) == len(logged)
+    assert told["routed"] == [152, 1, 1]
+    assert client.queue("alone")["figures"]["states"]["Q"] == 150
