@@ -7,7 +7,7 @@ RUN := $(VENV)/bin
 CODE := $(wildcard src tests scripts examples benchmarks prove)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test serve check format bench bench-full bench-lake bench-folder bench-postgres bench-peers prove lock dist clean
+.PHONY: help setup demo test serve check format bench bench-full bench-lake bench-routing bench-folder bench-postgres bench-peers prove lock dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ bench-full: $(STAMP) ## the same with every cell and the backlog of 10 million
 
 bench-lake: $(STAMP) ## the lake and Spark: sealing, source, folds, about half an hour
 	@$(RUN)/python -m benchmarks.lake $(ARGS)
+
+bench-routing: $(STAMP) ## routing in Spark beside routing in the broker, five minutes
+	@$(RUN)/python -m benchmarks.routing $(ARGS)
 
 bench-folder: $(STAMP) ## the folder store beside one fsync and rename a message, two minutes
 	@$(RUN)/python -m benchmarks.folder $(ARGS)

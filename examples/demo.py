@@ -8,8 +8,9 @@
 The erp sends every fourth change twice, as after a lost connection, and later all customers again although few have
 changed: the rest is unchanged and goes nowhere. In the middle the broker is killed with SIGKILL and started again;
 later the bug is fixed and the dead letters are redriven. In the end every message that was acknowledged is looked
-up in the log: none may be missing, none may be there twice. Then the pipeline runs over all of it: Spark folds the log
-into tables and draws a page that says what happened.
+up in the log: none may be missing, none may be there twice. Then a catalogue comes twice, which the broker only logs: Spark
+decides what of it is unchanged and where the rest goes. At last the pipeline runs over all of it: Spark folds the log into
+tables and draws a page that says what happened.
 
 The broker is a real process on the embedded store, in a temporary folder; producers, workers and the webhook's
 receiver live in this process and speak HTTP.
@@ -58,6 +59,7 @@ QUEUES = ("orders", "customers", "invoices")
 LEASE_SECONDS = 4.0
 SWISS = "CH"
 CUSTOMERS = 60
+PRODUCTS = 500
 SECRET = "whsec_" + base64.b64encode(os.urandom(32)).decode()
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
@@ -460,21 +462,28 @@ def explain(url: str, page: Path, wait: bool) -> bool:
         with BlockingClient(url, producer="demo") as client:
             client.publish("closing.time", "the first thing after a minute is what closes it")
     for words in (("pipeline", "once"), ("pipeline", "report", "-o", str(page))):
-        began = time.monotonic()
-        console.print(f"[bold]waypost {' '.join(words)}[/]")
-        done = subprocess.run(
-            [sys.executable, "-m", "waypost", *words, "--url", url],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=None if console.is_terminal else subprocess.PIPE,
-            text=True,
-        )
-        for line in done.stdout.splitlines():
-            console.print(f"  {line}", markup=False)
-        if done.returncode:
-            console.print(f"  {(done.stderr or '').strip() or 'it failed'}", markup=False, style="red")
+        if not _command(*words, "--url", url):
             return False
-        console.print(f"  [bright_black]{time.monotonic() - began:.1f} s[/]")
+    return True
+
+
+def _command(*words: str) -> bool:
+    """As a person would type it; whether it went well."""
+    began = time.monotonic()
+    console.print(f"[bold]waypost {' '.join(words[:-2])}[/]")
+    done = subprocess.run(
+        [sys.executable, "-m", "waypost", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if console.is_terminal else subprocess.PIPE,
+        text=True,
+    )
+    for line in done.stdout.splitlines():
+        console.print(f"  {line}", markup=False)
+    if done.returncode:
+        console.print(f"  {(done.stderr or '').strip() or 'it failed'}", markup=False, style="red")
+        return False
+    console.print(f"  [bright_black]{time.monotonic() - began:.1f} s[/]")
     return True
 
 
@@ -486,6 +495,40 @@ def _until_minute_is_over() -> None:
             status.update(f"the minute ends in {left:.0f} s; figures are kept of whole minutes")
             time.sleep(min(left, 1))
             left -= 1
+
+
+# ── routing in Spark ────────────────────────────────────────────────────────────────────────────
+
+
+def route_in_spark(url: str) -> bool:
+    """A catalogue that comes twice: the broker only logs it, Spark decides, and what has changed is delivered."""
+    console.rule("[bold]One object routed by Spark")
+    with BlockingClient(url, producer="catalogue") as client:
+        client.declare_object("products", {"route": "spark", "unchanged": {"ignore": ["$.exportedAt"]}})
+        changed = set(random.sample(range(PRODUCTS), PRODUCTS // 10))
+        for night in range(2):
+            results = client.publish_many(
+                {
+                    "topics": ["products.exported"],
+                    "key": f"p{number}",
+                    "body": json.dumps({"price": number + night * (number in changed), "exportedAt": night}),
+                }
+                for number in range(PRODUCTS)
+            )
+            logged = sum(result.state == "L" for result in results)
+            console.print(f"  the catalogue of {PRODUCTS} products: {logged} logged, and nothing else yet")
+        if not _command("pipeline", "route", "--once", "--url", url):
+            return False
+        products = client.object("products")["figures"]
+        delivered = 0
+        while fetched := client.fetch("products", 500, consumer="shelf"):
+            client.confirm("products", [message.receipt for message in fetched])
+            delivered += len(fetched)
+    unchanged, waiting = sum(products["unchanged"].values()), products["waiting"]
+    held = (unchanged, delivered, waiting) == (PRODUCTS - len(changed), PRODUCTS + len(changed), 0)
+    said = f"{2 * PRODUCTS} logged: {unchanged} unchanged and dropped, {delivered} delivered, {waiting} left"
+    console.print(Text.assemble("  ", ("✓ ", "bold green") if held else ("✗ ", "bold red"), said))
+    return held
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────────────
@@ -607,6 +650,8 @@ def main() -> int:
             seen = asyncio.run(play(broker, notes, asked.seconds))
             held = summary(notes, seen)
             console.print()
+            routed = route_in_spark(broker.url)
+            console.print()
             explained = explain(broker.url, asked.page, wait=not asked.at_once)
         except KeyboardInterrupt:
             return 130
@@ -615,7 +660,7 @@ def main() -> int:
                 broker.end(signal.SIGTERM)
     console.print()
     console.print(FAREWELL)
-    return 0 if held and explained else 1
+    return 0 if held and routed and explained else 1
 
 
 if __name__ == "__main__":

@@ -109,5 +109,27 @@ DELIVERIES = pa.schema(
     ]
 )
 
+#: a message in L, with all that deciding where it goes needs
+UNDECIDED = pa.schema(
+    [
+        ("sequence", pa.int64()),
+        ("message_id", pa.string()),
+        ("at", MOMENT),
+        ("topics", TOPICS),
+        ("object", pa.string()),
+        ("key", pa.string()),
+        ("mime_type", pa.string()),
+        ("producer", pa.string()),
+        ("size", pa.int64()),
+        ("timestamp", MOMENT),
+        ("sent", MOMENT),
+        ("encoding", pa.string()),
+        ("meta", pa.string()),  # JSON
+        ("ignore", TOPICS),  # paths; null where its content is not compared
+        ("body", pa.binary()),  # null where it cannot be read, and then `failure` says why
+        ("failure", pa.string()),
+    ]
+)
+
 #: what GET /v1/tables/{name} gives
 LIVE = {"messages": MESSAGES, "deliveries": DELIVERIES}

@@ -29,6 +29,8 @@ from .commands import (
     Batch,
     Command,
     Confirm,
+    Decide,
+    Decided,
     EnterRows,
     Fetch,
     Fetched,
@@ -67,6 +69,7 @@ from .names import ANONYMOUS
 from .router import RouteFunction, Router
 from .routing import with_object
 from .store import Applied, Event, Heard, Store, Task
+from .waiting import WARN_SECONDS, Waiting
 
 log = logging.getLogger("waypost")
 
@@ -78,6 +81,8 @@ MAX_STAGING_BYTES = 256 << 20
 LOG_CHUNK = 500
 #: deliveries that one look of a count brings
 COUNTED_AT_ONCE = 1_000
+#: decisions that one group takes
+DECIDED_AT_ONCE = 1_000
 
 
 T = TypeVar("T")
@@ -109,6 +114,7 @@ class Broker:
         reap_every_seconds: float = 60.0,
         route: RouteFunction | None = None,
         route_seconds: float = 5.0,
+        warn_seconds: float = WARN_SECONDS,
         **limits: int,
     ) -> None:
         self.store = store
@@ -135,7 +141,9 @@ class Broker:
         #: publishes are refused, or were when it was last looked at
         self._refusing = True
         self._reaper = self._loop.call_later(min(1.0, reap_every_seconds), self._reap)
-        self._router = Router(store, self.submit, route, deadline_seconds=route_seconds)
+        self._router = Router(store, self._decide_inline, route, deadline_seconds=route_seconds)
+        self.waiting = Waiting(store, self.look, warn_seconds)
+        self._watching = self._loop.create_task(self.waiting.watch())
         #: publishes stop at L, for the router
         self._holding = self._router.routes
         self.entering = Entering(
@@ -329,6 +337,49 @@ class Broker:
             message.hold = self._holding
         batch: Batch = await self.ask(command, sum(map(_held, command.messages)))
         return batch
+
+    # ── decisions ───────────────────────────────────────────────────────────────────────────
+
+    async def decide(self, decisions: list[Decide]) -> list[Decided | Refused]:
+        """Of Spark, in the order given. Raises Busy: then those at the beginning may be decided, and none is after one that is
+        not; a repeat does no harm."""
+        results: list[Decided | Refused] = []
+        for start in range(0, len(decisions), DECIDED_AT_ONCE):
+            group = decisions[start : start + DECIDED_AT_ONCE]
+            decided = await self._decide_group(group)
+            for decision, result in zip(group, decided, strict=False):
+                self.waiting.count("spark", decision, result)
+            busy = next((result for result in decided if isinstance(result, Busy)), None)
+            if busy is not None:
+                raise busy
+            results += decided
+        return results
+
+    async def _decide_group(self, group: list[Decide]) -> list[Decided | Refused]:
+        results: list[Decided | Refused] = []
+        answered = asyncio.Event()
+        submitted = 0
+
+        def done(result: Decided | Refused) -> None:
+            results.append(result)
+            answered.set()
+
+        for decision in group:
+            submitted += 1
+            self.submit(decision, done)
+            if results:  # only a Busy is said at once, and what came after it would overtake
+                break
+        while len(results) < submitted:
+            answered.clear()
+            await answered.wait()
+        return results
+
+    def _decide_inline(self, decision: Decide, done: Done) -> None:
+        def counted(result: Any) -> None:
+            self.waiting.count("inline", decision, result)
+            done(result)
+
+        self.submit(decision, counted)
 
     # ── fetch, with its wait ────────────────────────────────────────────────────────────────
 
@@ -614,6 +665,7 @@ class Broker:
         self._set_timer(None)
         self._router.stop()
         self.entering.stop()
+        self._watching.cancel()
         for parked in list(self._parked.values()):
             for waiter in list(parked.values()):
                 self.give_up(waiter)

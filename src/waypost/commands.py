@@ -231,7 +231,7 @@ class DeleteSpectator(msgspec.Struct, gc=False):
 
 
 class Decide(msgspec.Struct, kw_only=True, gc=False):
-    """Where a message goes that stopped at L; one that is further on stays as it is. -> Published
+    """Where a message goes that stopped at L; one that is further on stays as it is. -> Decided
 
     Without `route` it goes where its topics and the policies send it; with a `failure` it is dead-lettered.
     """
@@ -242,6 +242,15 @@ class Decide(msgspec.Struct, kw_only=True, gc=False):
     failure: str | None = None
     #: hash of its content, where whoever decides has computed it
     content: bytes = b""
+
+
+class Decided(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    #: the message's, now
+    state: State
+    same_as: str | None = None
+    #: False: it came late, and nothing was changed
+    applied: bool = True
 
 
 class JobKind(StrEnum):

@@ -172,6 +172,7 @@ SETTINGS = {
         Setting("reaper", True, _switch, "folder store: whether this broker unlinks what is done"),
         Setting("router", NO_ROUTER, _router, "function that decides where messages go, as module:function"),
         Setting("router-timeout", 5.0, _seconds, "seconds that it may take for a message"),
+        Setting("router-warning", 60.0, _seconds, "seconds that a message may wait for it, or for Spark"),
         Setting("push-allow", (), _networks, "networks that webhooks may call although they are not public"),
         Setting("log", "text", _log, "how log lines look: text or json"),
         Setting("access-log", False, _switch, "a log line for every request"),

@@ -55,6 +55,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     meta: tuple[tuple[str, str], ...] = ()
     traceparent: str | None = None
 
+    def of(self, object: str) -> Envelope:
+        """The same with this object."""
+        return msgspec.structs.replace(self, object=object)
+
 
 class MessageId(msgspec.Struct, frozen=True, gc=False):
     """An id taken apart: which row it points to, and what that row must hold for it to be the right one."""

@@ -14,29 +14,26 @@ configuration left in L.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import queue
 import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from .canonical import content_hash
 from .commands import Decide, Staged
-from .destinations import Kind
-from .errors import Busy, Refused, RouterUnusable, StoreUnavailable
-from .routing import Interested, Routable, Route, check_route, queues_of
-from .store import ConsumerInfo, Store, Undecided
+from .decision import Registered, RouteFunction, decided, interested, last_failure, load_router, no_answer
+from .errors import Busy, Refused, StoreUnavailable
+from .routing import Interested, Routable
+from .store import Store, Undecided
+
+__all__ = ["RouteFunction", "Router", "load_router"]
 
 log = logging.getLogger("waypost")
-
-RouteFunction = Callable[[Routable, Sequence[Interested]], Route]
 
 #: messages that one hand-over to the thread brings
 BATCH = 100
@@ -44,31 +41,6 @@ BATCH = 100
 BUSY_SECONDS = 0.1
 #: threads that may hang in the function at once; beyond it, routing waits for one of them
 MOST_STUCK = 8
-
-
-def load_router(spec: str) -> RouteFunction:
-    """`module:function`, or RouterUnusable that says in one line why not."""
-    module_name, colon, name = spec.partition(":")
-    if not module_name or not colon or not name:
-        raise RouterUnusable(f"not a router: {spec!r}; write module:function, such as myrouting:route")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise RouterUnusable(
-            f"router {spec!r}: no module {error.name!r}; is its folder in PYTHONPATH?"
-        ) from error
-    except Exception as error:
-        raise RouterUnusable(
-            f"router {spec!r}: importing it failed: {type(error).__name__}: {error}"
-        ) from error
-    function: Any = module
-    for part in name.split("."):
-        function = getattr(function, part, None)
-    if not callable(function):
-        what = "is missing" if function is None else "cannot be called"
-        raise RouterUnusable(f"router {spec!r}: {name!r} {what} in {module_name}")
-    found: RouteFunction = function
-    return found
 
 
 class _Task(msgspec.Struct):
@@ -124,22 +96,15 @@ class _Worker(threading.Thread):
 def decide(task: _Task, function: RouteFunction | None, store: Store) -> Decide:
     """The decision for one message; anything that goes wrong is a decision too."""
     message = task.message
-    try:
-        body = message.body
-        if isinstance(body, Staged) and (function is not None or task.ignore is not None):
-            body = store.unstage(body)
-        content = b""
-        if task.ignore is not None and isinstance(body, bytes):
-            content = content_hash(body, task.ignore)
-        if function is None:
-            return Decide(id=message.id, content=content)
-        assert isinstance(body, bytes)
-        route = check_route(function(_routable(message, body), task.consumers))
-        return Decide(id=message.id, route=route, content=content)
-    except BaseException:
-        # What a function raises may hold what no store can write.
-        said = traceback.format_exc().encode("utf-8", "backslashreplace").decode()
-        return Decide(id=message.id, failure=said)
+    body = message.body
+    if isinstance(body, Staged):
+        try:
+            wanted = function is not None or task.ignore is not None
+            body = store.unstage(body) if wanted else b""
+        except BaseException:
+            return Decide(id=message.id, failure=last_failure())
+    made = decided(function, _routable(message, body), task.consumers, task.ignore)
+    return Decide(id=message.id, route=made.route, failure=made.failure, content=made.content)
 
 
 def _routable(message: Undecided, body: bytes) -> Routable:
@@ -160,6 +125,24 @@ def _routable(message: Undecided, body: bytes) -> Routable:
     )
 
 
+def registered(store: Store) -> list[Registered]:
+    """The consumers, as a decision needs them."""
+    found = []
+    for info in store.consumers():
+        consumer = info.consumer
+        channel = None if consumer.channel is None or consumer.topics else store.channel(consumer.channel)
+        found.append(
+            Registered(
+                info.name,
+                consumer.queue,
+                consumer.channel,
+                consumer.topics,
+                () if channel is None else channel.topics,
+            )
+        )
+    return found
+
+
 class Router:
     """Everything that waits in L and is not for Spark, decided in order."""
 
@@ -176,6 +159,8 @@ class Router:
         self._loop = asyncio.get_running_loop()
         #: decided up to this sequence
         self._after = 0
+        #: objects that were Spark's when it was decided up to there
+        self._passed_by: frozenset[str] = frozenset()
         self._worker: _Worker | None = None
         self._stuck: set[_Worker] = set()
         self._busy = self._stopped = False
@@ -203,25 +188,28 @@ class Router:
     def _next(self) -> None:
         """The next batch, if there is one and a thread for it."""
         self._busy = False
-        while not self._stopped and len(self._stuck) < MOST_STUCK:
-            try:
-                waiting = self._store.undecided(self._after, BATCH)
-                tasks = self._tasks(waiting)
-            except StoreUnavailable:
-                self._busy = True
-                self._loop.call_later(BUSY_SECONDS, self._next)
-                return
-            if not waiting:
-                return
+        if self._stopped or len(self._stuck) >= MOST_STUCK:
+            return
+        try:
+            sparks = self._store.sparks()
+            if not self._passed_by <= sparks:
+                self._after = (
+                    0  # what was Spark's is ours now, and none of it may be overtaken by what came later
+                )
+            self._passed_by = sparks
+            waiting = self._store.undecided(self._after, BATCH, but=sparks)
+            tasks = self._tasks(waiting)
+        except StoreUnavailable:
+            self._busy = True
+            self._loop.call_later(BUSY_SECONDS, self._next)
+            return
+        if tasks:
             self._after = waiting[-1].sequence
-            if tasks:
-                self._busy = True
-                self._give(tasks)
-                return
+            self._busy = True
+            self._give(tasks)
 
     def _tasks(self, waiting: list[Undecided]) -> list[_Task]:
-        """Those that are ours."""
-        consumers = self._store.consumers() if self._function is not None else []
+        consumers = registered(self._store) if self._function is not None else []
         policies = {
             name: self._store.object(name) for m in waiting if (name := m.envelope.object) is not None
         }
@@ -230,27 +218,9 @@ class Router:
             said = message.envelope
             info = None if said.object is None else policies[said.object]
             unchanged = None if info is None else info.policy.unchanged
-            if info is None or info.policy.route == "inline":
-                ignore = None if unchanged is None or said.key is None else unchanged.ignore
-                tasks.append(_Task(message, self._interested(message, consumers), ignore))
+            ignore = None if unchanged is None or said.key is None else unchanged.ignore
+            tasks.append(_Task(message, interested(said.topics, said.object, consumers), ignore))
         return tasks
-
-    def _interested(self, message: Undecided, consumers: list[ConsumerInfo]) -> list[Interested]:
-        """Those whose topics, or whose queue or channel, the message is for."""
-        topics, own = message.envelope.topics, queues_of(message.envelope)
-        found = []
-        for info in consumers:
-            consumer = info.consumer
-            if consumer.topics:
-                wanted = consumer.wants(topics)
-            elif consumer.kind is Kind.QUEUE:
-                wanted = consumer.queue in own
-            else:
-                channel = self._store.channel(consumer.destination)
-                wanted = channel is not None and channel.wants(topics)
-            if wanted:
-                found.append(Interested(info.name, consumer.queue, consumer.channel, consumer.topics))
-        return found
 
     def _give(self, tasks: list[_Task]) -> None:
         if self._worker is None:
@@ -294,9 +264,9 @@ class Router:
         self._worker = None
         worker.stop()
         log.error("router: no answer for message %s in %g s", hanging.message.id, self._deadline_seconds)
-        failure = f"the router gave no answer within {self._deadline_seconds:g} s"
         late = hanging.message
-        self._decided([*decisions, (late.sequence, Decide(id=late.id, failure=failure))], rest)
+        failed = Decide(id=late.id, failure=no_answer(self._deadline_seconds))
+        self._decided([*decisions, (late.sequence, failed)], rest)
 
     def _decided(self, decisions: list[_Decision], rest: list[_Task]) -> None:
         """Commit them; then go on with the rest of the batch, or with the next one."""

@@ -10,32 +10,35 @@ A routing function (`module:function`) sees the message and the consumers intere
     oncePerTopic  a slot for each topic of that queue
 
 A consumer it names gets a slot of its own: in the queue it is registered on, else in the first of the route's queues.
+
+Standard library only when it runs: routing functions import this file in a Spark job's executors too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from .consumers import Consumer
 from .destinations import Kind
 from .errors import RequestInvalid
-from .message import Envelope
 from .names import DEFAULT_QUEUE, check_name, root_of
-from .policy import Policy
 from .topics import topic_matches
+
+if TYPE_CHECKING:
+    from .consumers import Consumer
+    from .message import Envelope
+    from .policy import Policy
 
 
 def queues_of(envelope: Envelope, infer_types: bool = True) -> tuple[str, ...]:
-    return _queues_of(envelope.topics, envelope.object, infer_types)
+    return named_queues(envelope.topics, envelope.object, infer_types)
 
 
 @lru_cache(1_024)
-def _queues_of(topics: tuple[str, ...], object: str | None, infer_types: bool) -> tuple[str, ...]:
+def named_queues(topics: tuple[str, ...], object: str | None, infer_types: bool = True) -> tuple[str, ...]:
     roots = [root_of(topic) for topic in topics]
     if object is not None:
         return tuple(dict.fromkeys([object, *roots]))
@@ -47,7 +50,7 @@ def _queues_of(topics: tuple[str, ...], object: str | None, infer_types: bool) -
 def with_object(envelope: Envelope, infer_types: bool = True) -> Envelope:
     """With its business type: as said, or inferred from the first topic."""
     if envelope.object is None and infer_types and envelope.topics:
-        return msgspec.structs.replace(envelope, object=root_of(envelope.topics[0]))
+        return envelope.of(root_of(envelope.topics[0]))
     return envelope
 
 
@@ -76,7 +79,8 @@ def topics_in_channel(topics: Sequence[str], patterns: Sequence[str]) -> int:
     return sum(any(topic_matches(pattern, topic) for pattern in patterns) for topic in topics)
 
 
-class Routable(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routable:
     """A message as a routing function sees it. Instants are microseconds since 1970 in UTC."""
 
     id: str
@@ -108,7 +112,8 @@ class Option(StrEnum):
     ONCE_PER_TOPIC = "oncePerTopic"
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
     """What a routing function answers."""
 
     option: Option = Option.ONCE

@@ -12,7 +12,7 @@ A new store passes `waypost.testing.StoreTests` and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -335,8 +335,16 @@ class Store(Protocol):
         longer ago than what is kept."""
         ...
 
-    def undecided(self, after: int, limit: int) -> list[Undecided]:
-        """Messages in L, by sequence, from beyond `after` on."""
+    def sparks(self) -> frozenset[str]:
+        """Objects whose messages Spark routes. Cheap."""
+        ...
+
+    def undecided(
+        self, after: int, limit: int, *, only: Collection[str] | None = None, but: Collection[str] = ()
+    ) -> list[Undecided]:
+        """Messages in L, by sequence, from beyond `after` on: of these objects only, or of all but those. Whoever decides in that
+        order, from the lowest on, lets none be overtaken; `only` and `but` are said, and not looked up, so that what is chosen does
+        not change between two reads."""
         ...
 
     def bounds(self) -> tuple[int, int]:

@@ -77,6 +77,8 @@ OPERATIONS = [
     "GET /v1/objects/{name}",
     "PUT /v1/objects/{name}",
     "DELETE /v1/objects/{name}",
+    "GET /v1/undecided",
+    "POST /v1/decisions",
     "GET /v1/consumers",
     "GET /v1/consumers/{name}",
     "PUT /v1/consumers/{name}",
@@ -149,6 +151,8 @@ MALLEABLE = [
     "PUT /v1/channels/{name}",
     "GET /v1/channels/{name}",
     "PUT /v1/objects/{name}",
+    "GET /v1/undecided",
+    "POST /v1/decisions",
     "PUT /v1/consumers/{name}",
     "PUT /v1/spectators/{name}",
     "POST /v1/redrive",
@@ -196,6 +200,8 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerInThre
             running.ask("PUT", f"/v1/consumers/{name}", '{"queue":"fruit"}')
         running.publish("/in/fruit.apple", "{}", x_message_id="known-1")
         running.publish("/in/fruit.apple", "{}", x_message_id="known-2")
+        running.ask("PUT", "/v1/objects/held", '{"route":"spark"}')
+        running.publish("/in/held.back", "{}", waypost_key="k", waypost_meta_a="b")
         running.seal()
         nothing = {"uploads": [], "rows": 0, "hash": "0" * 32}
         running.ask("PUT", "/v1/batches/known/0", json.dumps(nothing))

@@ -47,6 +47,7 @@ DRIVER = """
 import json, os, sys
 from importlib.util import find_spec
 from waypost.spark import events, session, table
+from waypost.spark.routing import once
 
 url, master, options, checkpoint = sys.argv[1:]
 spark = session("cluster", master, brief=True, **{
@@ -71,7 +72,9 @@ query.awaitTermination()
 written = spark.range(0, 1_000, 1, 4).selectExpr("cast(id as string) as value", "'cluster.made' as topics")
 for _ in range(2):
     written.write.format("waypost").options(url=url, query="from-a-cluster").mode("append").save()
+routed = once(spark, url, "cluster_router:route")
 print(json.dumps({
+    "routed": [routed.decided, routed.unchanged, routed.failed],
     "without": all(without for without, _ in spread),
     "executors": len({daemon for _, daemon in spread}),
     "source": [rows.n, rows.total],
@@ -81,6 +84,19 @@ print(json.dumps({
                  table(spark, "messages", asOf=rows.n, url=url).groupBy("state").count().collect()},
 }))
 spark.stop()
+"""
+
+
+#: says by the queue whether the executor has what only a broker needs
+ROUTER = """
+import sys
+from waypost import Route
+from waypost.routing import Interested, Option, Routable
+
+def route(message, consumers):
+    if message.body == b"raise":
+        raise ValueError("on purpose")
+    return Route(queues=["with-msgspec" if "msgspec" in sys.modules else "alone"])
 """
 
 
@@ -168,9 +184,15 @@ def python(tmp_path: Path) -> Path:
 def test_source_sink_events_streams_and_tables_work_on_a_cluster(
     broker: Broker, client: BlockingClient, master: str, python: Path, tmp_path: Path
 ) -> None:
+    client.declare_object("far", {"route": "spark", "unchanged": {}})
+    bodies = [*(str(number) for number in range(150)), "raise"]
+    client.publish_many([{"topics": ["far.away"], "key": body, "body": body} for body in bodies])
+    client.publish_many([{"topics": ["far.away"], "key": "7", "body": "7"}])
+    (tmp_path / "cluster_router.py").write_text(ROUTER, "utf-8")
     head = client.bounds()[1]
     driver = subprocess.run(
         [str(python), "-c", DRIVER, broker.url, master, BRIEF, str(tmp_path / "checkpoint")],
+        cwd=tmp_path,
         env={
             **os.environ,
             DRIVER_VARIABLE: "1",
@@ -189,7 +211,8 @@ def test_source_sink_events_streams_and_tables_work_on_a_cluster(
     assert told["executors"] == 2
     assert told["source"] == [head, head * (head + 1) // 2]
     assert told["events"] == told["streamed"] == head
-    logged = [event for event in client.log(1, payload=True) if event["toState"] == "L"]
+    logged = [event for event in client.log(1) if event["fromState"] is None]
     assert sum(told["messages"].values()) == sum(event["offset"] <= head for event in logged)
-    written = [event["body"] for event in logged if event["topics"] == ["cluster.made"]]
-    assert written == [str(number) for number in range(1_000)]
+    assert sum(event["topics"] == ["cluster.made"] for event in logged) == 1_000
+    assert told["routed"] == [152, 1, 1]
+    assert client.queue("alone")["figures"]["states"]["Q"] == 150

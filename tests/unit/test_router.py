@@ -195,6 +195,48 @@ def test_a_decision_that_the_store_refuses_ends_with_the_dead_letters() -> None:
     asyncio.run(main())
 
 
+def test_what_was_sparks_is_not_overtaken_when_it_becomes_ours() -> None:
+    """The router looks while the policy has changed and nobody has told it yet, as when a group commits in a thread."""
+
+    async def main() -> None:
+        submitted: asyncio.Queue[str] = asyncio.Queue()
+        store = MemoryStore()
+        store.apply([DeclareObject("a", ObjectPolicy(route="spark"))])
+        early = store.apply([message(), message("b.x", hold=True)]).results
+        router = Router(store, lambda decide, done: submitted.put_nowait(decide.id))
+        router.wake(1)
+        assert await submitted.get() == early[1].id, "the other one is Spark's"
+        late = store.apply([message()]).results[0]
+        store.apply([DeclareObject("a", ObjectPolicy())])
+        router._busy = False
+        router.wake(4)
+        assert [await submitted.get() for _ in range(3)] == [early[0].id, early[1].id, late.id]
+        router.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_what_waits_for_spark_is_not_read_by_the_router() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        store.apply([DeclareObject("a", ObjectPolicy(route="spark")), *(message() for _ in range(300))])
+        read: list[int] = []
+        undecided = store.undecided
+
+        def counted(after: int, limit: int, **chosen: Any) -> Any:
+            found = undecided(after, limit, **chosen)
+            read.append(len(found))
+            return found
+
+        store.undecided = counted  # type: ignore[method-assign]
+        async with broker_with(None, store) as broker:
+            await broker.ask(message("b.x"))
+            assert broker.store.stats().undecided == 300
+        assert max(read) <= 1
+
+    run(main)
+
+
 def test_messages_are_decided_in_the_order_of_the_log() -> None:
     seen: list[bytes] = []
 

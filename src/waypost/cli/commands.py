@@ -19,6 +19,7 @@ from . import (
     pipeline,
     registered,
     report,
+    routing,
     selections,
     serving,
     settings,
@@ -117,8 +118,8 @@ LAKE = "The lake"
 GROUPS = {
     "lake": ("The log's cold half as Delta tables.", (lake.status, lake.seal, lake.verify, lake.maintain)),
     "pipeline": (
-        "Spark keeps tables of the log, and draws a page of them.",
-        (pipeline.once, pipeline.run, pipeline.status, pipeline.rebuild, report.report),
+        "Spark keeps tables of the log, draws a page of them, and routes messages.",
+        (pipeline.once, pipeline.run, pipeline.status, pipeline.rebuild, report.report, routing.route),
     ),
     "spark": ("Spark on this machine.", (spark.warm,)),
 }

@@ -160,6 +160,7 @@ async def _serve(store: Store, route: RouteFunction | None, values: dict[str, An
             lake=lake,
             route=route,
             route_seconds=values["router-timeout"],
+            warn_seconds=values["router-warning"],
             on_broken=broken,
         )
     except OSError as error:

@@ -18,6 +18,7 @@ from waypost.http.consumers import Pushing
 from waypost.http.lake import Lake
 from waypost.http.wire import Stats
 from waypost.version import __version__
+from waypost.waiting import RESULTS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 #: the states that a delivery can be in
@@ -132,6 +133,7 @@ class Metrics(Collector):
         )
         yield GaugeMetricFamily("waypost_store_bytes", "what the store takes on disk", stats.disk_bytes)
         yield GaugeMetricFamily("waypost_undecided", "messages in L, not routed yet", stats.undecided)
+        yield from self._waiting()
         refused = self._broker.store.refusal() is not None
         yield GaugeMetricFamily(
             "waypost_store_refusing", "1 while publishes are refused for lack of space", refused
@@ -151,6 +153,21 @@ class Metrics(Collector):
         yield CounterMetricFamily(
             "waypost_batch_rows", "rows that this broker let enter", self._broker.entering.rows
         )
+
+    def _waiting(self) -> Iterator[Metric]:
+        waiting = self._broker.waiting
+        yield GaugeMetricFamily(
+            "waypost_undecided_age_seconds", "for how long the oldest in L has waited", waiting.age_seconds
+        )
+        decisions = CounterMetricFamily(
+            "waypost_decisions",
+            "decisions on messages in L, by who and what came of it",
+            labels=["by", "result"],
+        )
+        for by in ("inline", "spark"):
+            for result in RESULTS:
+                decisions.add_metric([by, result], waiting.decisions[by, result])
+        yield decisions
 
     def _races(self) -> Iterator[Metric]:
         """Of a store that others fetch from; the names are there in any case."""

@@ -72,6 +72,7 @@ def rows(
 ) -> list[Route]:
     """`server` and `routes` are asked for when a request needs them: they are made from these rows."""
     loop = asyncio.get_running_loop()
+    waiting = broker.waiting
     started = loop.time()
     metrics: list[Metrics] = []
     described: list[bytes] = []
@@ -87,7 +88,12 @@ def rows(
             return
         refusal = broker.store.refusal()
         publishes = "taken" if refusal is None else f"refused: {refusal}"
-        form = {"status": "ready", "publishes": publishes, "lake": lake_health_json(lake)}
+        form = {
+            "status": "ready",
+            "publishes": publishes,
+            "lake": lake_health_json(lake),
+            "routing": {"oldestSeconds": round(waiting.age_seconds, 3), "warning": waiting.warning},
+        }
         request.answer(200, _encode(form), JSON)
 
     def show_metrics(request: Request) -> None:

@@ -521,6 +521,61 @@ SCHEMAS: dict[str, Schema] = {
             "failure": MAYBE_TEXT,
         }
     ),
+    "Undecided": record(
+        {
+            "sequence": COUNT,
+            "id": TEXT,
+            "created": INSTANT,
+            "topics": TOPICS,
+            "object": TEXT,
+            "key": MAYBE_TEXT,
+            "mimeType": MAYBE_TEXT,
+            "producer": MAYBE_TEXT,
+            "size": COUNT,
+            "timestamp": MAYBE_INSTANT,
+            "sent": MAYBE_INSTANT,
+            "encoding": MAYBE_TEXT,
+            "meta": {"type": "object", "additionalProperties": TEXT},
+            "ignore": {"anyOf": [{"type": "null"}, {"type": "array", "items": TEXT}]},
+            "body": MAYBE_TEXT,
+            "bodyBase64": TEXT,
+            "failure": TEXT,
+        },
+        ("body", "bodyBase64", "failure"),
+    ),
+    "Decision": given(
+        {
+            "id": ID,
+            "content": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+            "route": given(
+                {
+                    "option": {"enum": ["once", "onceOnly", "oncePerTopic"]},
+                    "consumers": {"type": "array", "items": NAME},
+                    "queues": {"type": "array", "items": NAME},
+                }
+            ),
+            "failure": TEXT,
+        },
+        ("id",),
+    ),
+    "Decided": record(
+        {
+            "results": {
+                "type": "array",
+                "items": {
+                    "anyOf": [
+                        record({"id": TEXT, "state": LETTER, "applied": FLAG, "sameAs": TEXT}, ("sameAs",)),
+                        record(
+                            {
+                                "id": TEXT,
+                                "error": record({"code": TEXT, "detail": TEXT, "hint": MAYBE_TEXT}),
+                            }
+                        ),
+                    ]
+                },
+            }
+        }
+    ),
     "LakeSealed": record({"sealed": COUNT}),
     "Stats": {
         "type": "object",

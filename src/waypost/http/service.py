@@ -19,6 +19,7 @@ from waypost.errors import StoreBroken
 from waypost.http import (
     batches,
     consumers,
+    decisions,
     destinations,
     eventlog,
     jobs,
@@ -42,6 +43,7 @@ from waypost.http.server import Server
 from waypost.http.wire import Request
 from waypost.router import RouteFunction
 from waypost.store import Store
+from waypost.waiting import WARN_SECONDS
 
 log = logging.getLogger("waypost")
 
@@ -97,13 +99,16 @@ async def run(
     access: Callable[[Request, int], None] | None = None,
     route: RouteFunction | None = None,
     route_seconds: float = 5.0,
+    warn_seconds: float = WARN_SECONDS,
     push: Callable[[Broker], Pushing] | None = None,
     lake: Callable[[Broker], Lake] | None = None,
     on_broken: Callable[[StoreBroken], None] = exit_at_once,
 ) -> Serving:
-    """Serve a store. `rows` are those of other edges, `route` decides where messages go and has `route_seconds` for each, `push`
-    makes what pushes, `lake` what keeps the lake. Raises OSError when the address cannot be had."""
-    broker = Broker(store, on_broken=on_broken, route=route, route_seconds=route_seconds)
+    """Serve a store. `rows` are those of other edges, `route` decides where messages go and has `route_seconds` for each, messages
+    that wait for a decision for longer than `warn_seconds` are a warning, `push` makes what pushes, `lake` what keeps the lake. Raises OSError when the address cannot be had."""
+    broker = Broker(
+        store, on_broken=on_broken, route=route, route_seconds=route_seconds, warn_seconds=warn_seconds
+    )
     pusher = None if push is None else push(broker)
     keeper = None if lake is None else lake(broker)
     table = Routes(
@@ -115,6 +120,7 @@ async def run(
             *batches.rows(broker),
             *destinations.rows(broker),
             *objects.rows(broker),
+            *decisions.rows(broker),
             *consumers.rows(broker, pusher),
             *spectators.rows(broker),
             *jobs.rows(broker),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -548,8 +548,19 @@ class MemoryStore:
         states = history[position - 1][1] if position else {}
         return Depths(at=at, offset=self.offset_at(at + 1) - 1, states=dict(states))
 
-    def undecided(self, after: int, limit: int) -> list[Undecided]:
-        waiting = [message for message in self._rows.in_l.values() if message.sequence > after]
+    def sparks(self) -> frozenset[str]:
+        return frozenset(name for name, policy in self._rows.objects.items() if policy.route == "spark")
+
+    def undecided(
+        self, after: int, limit: int, *, only: Collection[str] | None = None, but: Collection[str] = ()
+    ) -> list[Undecided]:
+        waiting = [
+            message
+            for message in self._rows.in_l.values()
+            if message.sequence > after
+            and (only is None or message.envelope.object in only)
+            and message.envelope.object not in but
+        ]
         return [
             Undecided(
                 id=message.id,

@@ -28,6 +28,7 @@ from ..commands import (
     Command,
     Confirm,
     Decide,
+    Decided,
     DeclareChannel,
     DeclareConsumer,
     Declared,
@@ -550,12 +551,12 @@ class Rules:
             raise QueueNotFound(name) if kind is Kind.QUEUE else ChannelNotFound(name)
         return known
 
-    def _decide(self, command: Decide) -> Published:
+    def _decide(self, command: Decide) -> Decided:
         message = self._rows.message(command.id)
         if message is None:
             raise MessageNotFound(command.id)
         if not self._rows.undecided(message):
-            return Published(message.id, message.state, message.same_as)
+            return Decided(message.id, message.state, message.same_as, applied=False)
         self._rows.set_undecided(message, False)
         if command.failure is not None:
             queue = self._rows.place(Kind.QUEUE, DEFAULT_QUEUE) or self._rows.make(
@@ -569,7 +570,7 @@ class Rules:
             registered = {name: info.consumer for name, info in self._rows.consumers.items()}
             parts = parts_of(command.route, message.envelope, registered, self._infer_types)
             self._settle_route(message, parts, command.content)
-        return Published(message.id, message.state, message.same_as)
+        return Decided(message.id, message.state, message.same_as)
 
     # ── fetch, confirm ──────────────────────────────────────────────────────────────────────
 

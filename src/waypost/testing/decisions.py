@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from ..commands import Decide, DeclareObject, DeleteConsumer, PublishMany, Release, StartJob, Work
+from ..commands import (
+    Decide,
+    DeclareObject,
+    DeleteConsumer,
+    DeleteObject,
+    PublishMany,
+    Release,
+    StartJob,
+    Work,
+)
 from ..commands import JobKind as Kinds
 from ..consumers import Consumer
 from ..delivery import E, F, K, L, Outcome, Q, S, U, X
@@ -188,6 +197,36 @@ class DecisionTests:
         hand.decide(ids[1])
         assert [one.id for one in hand.store.undecided(0, 9)] == [ids[0], *ids[2:]]
 
+    def test_what_waits_for_spark_and_what_for_the_broker_are_listed_apart(self, held: Hand) -> None:
+        ids = [
+            held.publish(topic, object=object, hold=True, body=bytes([number])).id
+            for number, (topic, object) in enumerate(
+                [("a.x", None), ("b.x", None), ("c.x", "a"), ("b.y", "c")]
+            )
+        ]
+        assert held.store.sparks() == {"a"}
+
+        def listed(after: int = 0, limit: int = 9, **chosen: set[str]) -> list[str]:
+            return [one.id for one in held.store.undecided(after, limit, **chosen)]
+
+        assert listed(only={"a"}) == [ids[0], ids[2]]
+        assert listed(only={"a"}, after=1) == [ids[2]]
+        assert listed(only={"a", "b"}, limit=2) == ids[:2]
+        assert listed(but={"a"}) == [ids[1], ids[3]]
+        assert listed(but={"a", "b"}) == [ids[3]]
+        assert listed(only=set()) == []
+        assert listed(but=set()) == listed() == ids
+        held.do(DeclareObject("a", ObjectPolicy()))
+        held.do(DeclareObject("b", ObjectPolicy(route="spark")))
+        assert held.store.sparks() == {"b"}
+        held.do(DeleteObject("b"))
+        assert held.store.sparks() == set()
+
+    def test_a_message_without_an_object_is_never_sparks(self, held: Hand) -> None:
+        id = held.publish(hold=True).id
+        assert held.store.undecided(0, 9, only={"a"}) == []
+        assert [one.id for one in held.store.undecided(0, 9, but={"a"})] == [id]
+
     def test_an_object_that_spark_routes_stops_at_l(self, held: Hand) -> None:
         published = held.publish("a.x")
         assert published.state is L
@@ -215,8 +254,8 @@ class DecisionTests:
     def test_a_decision_is_applied_once(self, held: Hand) -> None:
         id = held.publish("a.x").id
         first, second = held.ask(Decide(id=id), Decide(id=id, route=Route(queues=("other",))))
-        assert first.state is Q
-        assert second.state is Q
+        assert (first.state, first.applied) == (Q, True)
+        assert (second.state, second.applied) == (Q, False), "it came late"
         assert held.states(id) == "a:Q"
         held.one("a")
         assert held.decide(id, failure="too late").state is F
@@ -330,7 +369,9 @@ class DecisionTests:
         first, second = (hand.publish("a.x", key="k", hold=True).id for _ in range(2))
         assert hand.decide(first).state is Q
         hand.clock.move(2)
-        assert hand.decide(second) == hand.decide(second)
+        decided, late = hand.decide(second), hand.decide(second)
+        assert (decided.state, decided.same_as, decided.applied) == (U, first, True)
+        assert (late.state, late.same_as, late.applied) == (U, first, False)
         message = hand.store.message(second)
         assert message is not None
         assert (message.state, message.same_as, hand.journey(second)) == (U, first, "LU")

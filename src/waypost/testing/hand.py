@@ -18,6 +18,7 @@ from ..commands import (
     Command,
     Confirm,
     Decide,
+    Decided,
     DeclareChannel,
     DeclareConsumer,
     Declared,
@@ -104,9 +105,9 @@ class Hand:
         declared: Declared = self.do(DeclareConsumer(name, Consumer(**consumer)))
         return declared
 
-    def decide(self, id: str, **given: Any) -> Published:
-        published: Published = self.do(Decide(id=id, **given))
-        return published
+    def decide(self, id: str, **given: Any) -> Decided:
+        decided: Decided = self.do(Decide(id=id, **given))
+        return decided
 
     def publish(self, *topics: str, **given: Any) -> Published:
         published: Published = self.do(publish(*topics, **given))

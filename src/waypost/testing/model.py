@@ -793,6 +793,11 @@ class Walk(RuleBasedStateMachine):
         same("objects", self.store.objects(), self.model.objects())
         waiting = [_with_body(one, self.store) for one in self.store.undecided(0, 5)]
         same("undecided", waiting, self.model.undecided(0, 5))
+        sparks = self.store.sparks()
+        same("what Spark routes", sparks, self.model.sparks())
+        for chosen in ({"only": sparks}, {"but": sparks}):
+            ids = [one.id for one in self.store.undecided(0, 5, **chosen)]
+            same(f"undecided, {chosen}", ids, [one.id for one in self.model.undecided(0, 5, **chosen)])
         for place in PLACES:
             same(f"ready{place}", self.store.ready(*place), self.model.ready(*place))
         same("sealed", self.store.sealed(), self.model.sealed())

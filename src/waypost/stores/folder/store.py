@@ -24,7 +24,7 @@ import threading
 import time
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -683,7 +683,12 @@ class FolderStore:
     def depths(self, kind: Kind, name: str, at: int) -> Depths | None:
         raise NotOffered("the folder store keeps no depths of the past", "GET /log has every event")
 
-    def undecided(self, after: int, limit: int) -> list[Undecided]:
+    def sparks(self) -> frozenset[str]:
+        return frozenset()
+
+    def undecided(
+        self, after: int, limit: int, *, only: Collection[str] | None = None, but: Collection[str] = ()
+    ) -> list[Undecided]:
         return []
 
     def bounds(self) -> tuple[int, int]:

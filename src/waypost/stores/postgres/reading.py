@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -296,11 +296,26 @@ class Reader:
         messages, _ = load(db, [] if sequence is None else [sequence], self._current(db).places)
         return next((message for message in messages if message.id == id), None)
 
-    def undecided(self, after: int, limit: int) -> list[Undecided]:
+    def sparks(self) -> frozenset[str]:
+        with self._read() as db:
+            policies = self._current(db).objects
+            return frozenset(name for name, policy in policies.items() if policy.route == "spark")
+
+    def undecided(
+        self, after: int, limit: int, only: Collection[str] | None, but: Collection[str]
+    ) -> list[Undecided]:
+        chosen, objects = "", []
+        if only is not None:
+            chosen += " and object = any(%s)"
+            objects.append(list(only))
+        if but:
+            chosen += " and (object is null or object <> all(%s))"
+            objects.append(list(but))
         with self._read() as db:
             db.execute(
-                "select sequence from messages where undecided and sequence > %s order by sequence limit %s",
-                (after, limit),
+                f"select sequence from messages where undecided and sequence > %s{chosen}"
+                " order by sequence limit %s",
+                (after, *objects, limit),
             )
             messages, _ = load(db, [row[0] for row in db.fetchall()], self._current(db).places)
             return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from queue import LifoQueue
 
 from ...commands import Batch, Command, Job, Staged, Upload
@@ -146,8 +146,13 @@ class PostgresStore:
     def depths(self, kind: Kind, name: str, at: int) -> Depths | None:
         return self._reader.depths(kind, name, at)
 
-    def undecided(self, after: int, limit: int) -> list[Undecided]:
-        return self._reader.undecided(after, limit)
+    def sparks(self) -> frozenset[str]:
+        return self._reader.sparks()
+
+    def undecided(
+        self, after: int, limit: int, *, only: Collection[str] | None = None, but: Collection[str] = ()
+    ) -> list[Undecided]:
+        return self._reader.undecided(after, limit, only, but)
 
     def bounds(self) -> tuple[int, int]:
         return self._reader.bounds()

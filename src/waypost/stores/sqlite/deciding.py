@@ -7,7 +7,7 @@ What is decided later than L has no place in the message's row: each slot begins
 
 from __future__ import annotations
 
-from ...commands import Decide, Published, Staged
+from ...commands import Decide, Decided, Staged
 from ...delivery import E, L, State, U, X
 from ...errors import MessageNotFound
 from ...names import DEFAULT_QUEUE
@@ -37,7 +37,7 @@ class Deciding:
         self._db, self._names, self._reader, self._ledger = db, names, reader, ledger
         self._publishing, self._contents, self._infer_types = publishing, contents, infer_types
 
-    def decide(self, command: Decide) -> Published:
+    def decide(self, command: Decide) -> Decided:
         sequence = self._reader.sequence_of(command.id)
         if sequence is None:
             raise MessageNotFound(command.id)
@@ -51,7 +51,8 @@ class Deciding:
                 self._fail(sequence, command.failure[-LONGEST_FAILURE:])
             else:
                 self._route(sequence, command, due_at, bool(force))
-        return self._reader.published(sequence, command.id)
+        now = self._reader.published(sequence, command.id)
+        return Decided(now.id, now.state, now.same_as, applied=waiting is not None)
 
     def _fail(self, sequence: int, reason: str) -> None:
         ledger = self._ledger

@@ -6,7 +6,9 @@ group it is in the middle of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+import msgspec
 
 from ...commands import Published, Staged
 from ...delivery import DEAD, F, L, Q, State, U, X, message_state
@@ -212,12 +214,21 @@ class Reader:
         state = self._state(sequence, route, same_as is not None)
         return Published(id, state, None if same_as is None else same_as.decode())
 
-    def undecided(self, after: int, limit: int) -> list[Undecided]:
+    def undecided(
+        self, after: int, limit: int, only: Collection[str] | None, but: Collection[str]
+    ) -> list[Undecided]:
+        chosen, objects = "", []
+        if only is not None:
+            chosen += " and u.object in (select value from json_each(?))"
+            objects.append(msgspec.json.encode(list(only)).decode())
+        if but:
+            chosen += " and (u.object is null or u.object not in (select value from json_each(?)))"
+            objects.append(msgspec.json.encode(list(but)).decode())
         rows = self._db.execute(
             f"select m.sequence, m.at, m.salt, m.own_id, m.hash, m.size, m.body, {ENVELOPE_COLUMNS}"
             " from undecided u cross join messages m on m.sequence = u.sequence"
-            " where u.sequence > ? and not u.failed order by u.sequence limit ?",
-            (after, limit),
+            f" where u.sequence > ? and not u.failed{chosen} order by u.sequence limit ?",
+            (after, *objects, limit),
         )
         return [
             Undecided(

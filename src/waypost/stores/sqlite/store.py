@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -596,8 +596,13 @@ class SqliteStore:
     def depths(self, kind: Kind, name: str, at: int) -> Depths | None:
         return depths_at(self._read_db, self._names, self._reader, kind, name, at)
 
-    def undecided(self, after: int, limit: int) -> list[Undecided]:
-        return self._reader.undecided(after, limit)
+    def sparks(self) -> frozenset[str]:
+        return frozenset(self._names.sparks)
+
+    def undecided(
+        self, after: int, limit: int, *, only: Collection[str] | None = None, but: Collection[str] = ()
+    ) -> list[Undecided]:
+        return self._reader.undecided(after, limit, only, but)
 
     def bounds(self) -> tuple[int, int]:
         return self._reader.bounds()
