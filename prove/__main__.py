@@ -20,9 +20,10 @@ from .lake import round_of_pipeline_kills, round_of_pipeline_kills_on_postgres
 from .power import cut
 from .results import Row
 from .shared import round_of_folder_kills, round_of_postgres_kills
+from .sink import round_of_sink_kills
 from .walk import walk
 
-PARTS = ("kills", "power", "control", "walk", "folder", "postgres", "pipeline", "pipeline-postgres")
+PARTS = ("kills", "power", "control", "walk", "folder", "postgres", "pipeline", "pipeline-postgres", "sink")
 #: kills on one file, folder or database
 ROUND = 20
 #: kills of the pipeline on one lake
@@ -49,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--pipeline-kills", type=int, default=20, help="kill -9 of the pipeline (20)")
     parser.add_argument("--pipeline-postgres-kills", type=int, default=10, help="… on PostgreSQL (10)")
+    parser.add_argument(
+        "--sink-kills", type=int, default=20, help="kill -9 of a job that writes, and of its broker (20)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
     return parser
@@ -79,6 +83,7 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         ("postgres", arguments.postgres_kills, ROUND),
         ("pipeline", arguments.pipeline_kills, PIPELINE_ROUND),
         ("pipeline-postgres", arguments.pipeline_postgres_kills, PIPELINE_ROUND),
+        ("sink", arguments.sink_kills, PIPELINE_ROUND),
     ):
         if part in chosen:
             rows += [row(part, index, size) for index, size in enumerate(_rounds(kills, largest))]
@@ -96,6 +101,7 @@ _SIZES = {
     "postgres": ("postgres_kills",),
     "pipeline": ("pipeline_kills",),
     "pipeline-postgres": ("pipeline_postgres_kills",),
+    "sink": ("sink_kills",),
 }
 
 
@@ -117,6 +123,8 @@ def prove(row: Row, tell: Callable[[], None]) -> None:
         row.piped = round_of_pipeline_kills(row.seed, row.size, tell)
     elif row.part == "pipeline-postgres":
         row.piped = round_of_pipeline_kills_on_postgres(row.seed, row.size, tell)
+    elif row.part == "sink":
+        row.sunk = round_of_sink_kills(row.seed, row.size, tell)
     elif row.part == "folder":
         row.struck = round_of_folder_kills(row.seed, row.size, tell)
     elif row.part == "postgres":
@@ -210,6 +218,10 @@ def _figures(rows: Sequence[Row], part: str) -> str:
     if piped:
         wrong = sum(one.wrong_events + sum(one.wrong_rows.values()) for one in piped)
         return f"{sum(one.events for one in piped):,} events, {wrong:,} rows wrong"
+    sunk = [row.sunk for row in rows if row.part == part and row.sunk is not None]
+    if sunk:
+        wrong = sum(one.lost + one.doubled + one.disordered for one in sunk)
+        return f"{sum(one.rows for one in sunk):,} rows, {wrong:,} wrong"
     struck = [row.struck for row in rows if row.part == part and row.struck is not None]
     acknowledged = sum(one.verdict.acknowledged for one in struck)
     lost = sum(one.verdict.lost for one in struck)

@@ -189,7 +189,6 @@ def test_source_sink_events_streams_and_tables_work_on_a_cluster(
     assert told["executors"] == 2
     assert told["source"] == [head, head * (head + 1) // 2]
     assert told["events"] == told["streamed"] == head
-    logged = [event for event in client.log(1, payload=True) if event["toState"] == "L"]
+    logged = [event for event in client.log(1) if event["toState"] == "L"]
     assert sum(told["messages"].values()) == sum(event["offset"] <= head for event in logged)
-    written = [event["body"] for event in logged if event["topics"] == ["cluster.made"]]
-    assert written == [str(number) for number in range(1_000)]
+    assert sum(event["topics"] == ["cluster.made"] for event in logged) == 1_000
