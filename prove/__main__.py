@@ -21,6 +21,7 @@ from .power import cut
 from .results import Row
 from .routing import round_of_routing_kills
 from .shared import round_of_folder_kills, round_of_postgres_kills
+from .sink import round_of_sink_kills
 from .walk import walk
 
 PARTS = (
@@ -33,6 +34,7 @@ PARTS = (
     "pipeline",
     "pipeline-postgres",
     "routing",
+    "sink",
 )
 #: kills on one file, folder or database
 ROUND = 20
@@ -61,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--pipeline-kills", type=int, default=20, help="kill -9 of the pipeline (20)")
     parser.add_argument("--pipeline-postgres-kills", type=int, default=10, help="… on PostgreSQL (10)")
     parser.add_argument("--routing-kills", type=int, default=20, help="… of routing in Spark (20)")
+    parser.add_argument(
+        "--sink-kills", type=int, default=20, help="kill -9 of a job that writes, and of its broker (20)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
     return parser
@@ -92,6 +97,7 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         ("pipeline", arguments.pipeline_kills, PIPELINE_ROUND),
         ("pipeline-postgres", arguments.pipeline_postgres_kills, PIPELINE_ROUND),
         ("routing", arguments.routing_kills, PIPELINE_ROUND),
+        ("sink", arguments.sink_kills, PIPELINE_ROUND),
     ):
         if part in chosen:
             rows += [row(part, index, size) for index, size in enumerate(_rounds(kills, largest))]
@@ -110,6 +116,7 @@ _SIZES = {
     "pipeline": ("pipeline_kills",),
     "pipeline-postgres": ("pipeline_postgres_kills",),
     "routing": ("routing_kills",),
+    "sink": ("sink_kills",),
 }
 
 
@@ -133,6 +140,8 @@ def prove(row: Row, tell: Callable[[], None]) -> None:
         row.piped = round_of_pipeline_kills_on_postgres(row.seed, row.size, tell)
     elif row.part == "routing":
         row.routed = round_of_routing_kills(row.seed, row.size, tell)
+    elif row.part == "sink":
+        row.sunk = round_of_sink_kills(row.seed, row.size, tell)
     elif row.part == "folder":
         row.struck = round_of_folder_kills(row.seed, row.size, tell)
     elif row.part == "postgres":
@@ -230,6 +239,10 @@ def _figures(rows: Sequence[Row], part: str) -> str:
     if routed:
         wrong = sum(one.lost + one.wrong + one.overtaken for one in routed)
         return f"{sum(one.decided_by_spark for one in routed):,} decided, {wrong:,} wrong"
+    sunk = [row.sunk for row in rows if row.part == part and row.sunk is not None]
+    if sunk:
+        wrong = sum(one.lost + one.doubled + one.disordered for one in sunk)
+        return f"{sum(one.rows for one in sunk):,} rows, {wrong:,} wrong"
     struck = [row.struck for row in rows if row.part == part and row.struck is not None]
     acknowledged = sum(one.verdict.acknowledged for one in struck)
     lost = sum(one.verdict.lost for one in struck)

@@ -19,6 +19,7 @@ from .child import ROOT
 from .kills import Struck
 from .lake import Piped
 from .routing import Routed
+from .sink import Sunk
 from .verdict import FAULTY
 from .walk import STEPS, Walked
 
@@ -32,6 +33,7 @@ SECTIONS = {
     "pipeline": ("pipeline",),
     "pipeline-postgres": ("pipeline-postgres",),
     "routing": ("routing",),
+    "sink": ("sink",),
 }
 #: code that a section's faults cannot reach
 _SPARK = ("pyspark_waypost", "waypost/spark")
@@ -42,6 +44,7 @@ _ELSEWHERE = {
     "pipeline": ("waypost/stores/folder", "waypost/stores/postgres"),
     "pipeline-postgres": ("waypost/stores/folder", "waypost/stores/sqlite"),
     "routing": ("waypost/stores/folder", "waypost/stores/postgres"),
+    "sink": ("waypost/stores/folder", "waypost/stores/postgres", "waypost/lake"),
 }
 
 #: each kind of fault, in words
@@ -72,6 +75,7 @@ class Row(msgspec.Struct, kw_only=True):
     walked: Walked | None = None
     piped: Piped | None = None
     routed: Routed | None = None
+    sunk: Sunk | None = None
 
 
 def section_of(part: str) -> str:
@@ -124,6 +128,8 @@ def problems(rows: Sequence[Row]) -> list[str]:
             found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.piped)}")
         if row.routed is not None and not row.routed.faultless:
             found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.routed)}")
+        if row.sunk is not None and not row.sunk.faultless:
+            found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.sunk)}")
     for part in CONTROLS:
         struck = [row.struck for row in rows if row.part == part and row.struck is not None]
         if struck and not sum(one.verdict.lost for one in struck):
@@ -169,6 +175,8 @@ def table(section: str, rows: Sequence[Row]) -> str:
     """In Markdown; every figure is counted here, none is typed."""
     if section == "routing":
         lines = _routing_lines([row.routed for row in rows if row.routed is not None])
+    elif section == "sink":
+        lines = _sink_lines([row.sunk for row in rows if row.sunk is not None])
     elif section.startswith("pipeline"):
         lines = _pipeline_lines([row.piped for row in rows if row.piped is not None])
     else:
@@ -243,6 +251,25 @@ def _routing_lines(routed: Sequence[Routed]) -> list[str]:
     ]
 
 
+def _sink_lines(sunk: Sequence[Sunk]) -> list[str]:
+    def total(name: str) -> int:
+        return sum(getattr(one, name) for one in sunk)
+
+    victims: Counter[str] = Counter()
+    for one in sunk:
+        victims.update(one.victims)
+    return [
+        "| the sink | |",
+        "|---|---:|",
+        f"| `kill -9` under load | {total('kills')} |",
+        f"| … of the job, of the broker, of both | {victims['job']}, {victims['broker']}, {victims['both']} |",
+        f"| batches, rows written | {total('batches'):,}, {total('rows'):,} |",
+        f"| rows lost, doubled, after a later one of their key | **{total('lost')}**, **{total('doubled')}**, "
+        f"**{total('disordered')}** |",
+        f"| messages published beside it and acknowledged, lost | {total('acknowledged'):,}, **{total('forgotten')}** |",
+    ]
+
+
 def _circumstances(section: str, rows: Sequence[Row]) -> str:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -251,7 +278,7 @@ def _circumstances(section: str, rows: Sequence[Row]) -> str:
         sum(
             one.seconds
             for row in rows
-            for one in (row.struck, row.walked, row.piped, row.routed)
+            for one in (row.struck, row.walked, row.piped, row.routed, row.sunk)
             if one is not None
         )
         / 60

@@ -82,7 +82,7 @@ def test_options_are_read_in_any_case_and_have_defaults() -> None:
     ("options", "text"),
     [
         ({"tabel": "x"}, "unknown option 'tabel'; the options are: url, token, table, from, until"),
-        ({"path": "/x"}, "takes no path"),
+        ({"path": "/x"}, "take no path"),
         ({"table": "payloads"}, "no table 'payloads'; there are: message_events, messages, deliveries"),
         ({"url": "127.0.0.1:8080"}, "not the address of a broker"),
         ({"url": "http://127.0.0.1:99999"}, "not the address of a broker"),

@@ -177,9 +177,7 @@ def rows(broker: Broker) -> list[Route]:
                     {"type": "integer", "minimum": 1, "maximum": _LARGEST},
                 ),
             ),
-            request=Content(
-                f"at most {UPLOAD_ROWS:,} rows, without compression; see [rows](#rows)", {ARROW: {}}
-            ),
+            request=Content(f"at most {UPLOAD_ROWS:,} rows, without compression", {ARROW: {}}),
             responses={201: Content("kept, on stable media, for an hour", {JSON: ref("Upload")})},
             failures=(
                 WRONG,

@@ -141,7 +141,7 @@ def rows(broker: Broker, lake: Lake | None) -> list[Route]:
             tag="messages",
             summary="Publish up to 10,000 messages, all or none",
             request=Content(
-                "a message in JSON a line, or a row of an Arrow stream; see [rows](#rows)",
+                "a message in JSON a line, or a row of an Arrow stream",
                 {NDJSON: lines("NewMessage") | {"minItems": 1, "maxItems": MOST_MESSAGES}, ARROW: {}},
             ),
             responses={
