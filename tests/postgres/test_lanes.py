@@ -96,6 +96,34 @@ def test_what_repeats_a_key_that_is_being_written_is_the_same_message(
     assert len(store.apply([Fetch(queue="a", n=9)]).results[0]) == 1
 
 
+def test_a_group_that_must_run_again_is_still_logged_before_the_one_behind_it(
+    store: PostgresStore, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one's connection breaks when it has its place, while the second one waits for it with its locks."""
+    store.apply([DeclareQueue(name="a", policy=Policy(order="key"))])
+    held.placed.clear()
+    held.others.clear()
+    write = writing.write
+    broken: list[int] = []
+
+    def breaks(rows: GroupRows, *given: Any) -> None:
+        if not broken:
+            broken.append(1)
+            held.placed.set()
+            assert held.go_on.wait(20)
+            rows.db.connection.close()
+        write(rows, *given)
+
+    monkeypatch.setattr("waypost.stores.postgres.lane.write", breaks)
+    first, second = beside(
+        store, held, [publish("a.x", body=b"1", key="k")], [publish("a.x", body=b"2", key="j")]
+    )
+    assert broken
+    logged = [event.message_id for event in store.events(*store.bounds()) if event.from_state is None]
+    assert logged == [first[0].id, second[0].id]
+    audit(store)
+
+
 def test_each_message_is_fetched_once_by_groups_beside_each_other(store: PostgresStore, held: Held) -> None:
     held.placed.set()
     store.apply([publish("a.x", body=b"%d" % number) for number in range(6)])

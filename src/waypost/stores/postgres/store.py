@@ -38,6 +38,7 @@ from .connecting import open_checked
 from .group import Keeping
 from .lane import Common, Lane
 from .reading import Reader
+from .turns import Turn
 from .watching import SharedTask, Watch
 
 #: groups that are under way at once
@@ -76,18 +77,21 @@ class PostgresStore:
             self._free.put(lane)
         #: whoever has it decides; it goes on to the next one with the last lock
         self._deciding = threading.Lock()
+        self._newest: Turn | None = None
         self._placed: Callable[[], None] | None = None
         self._closed = False
 
     # ── groups ──────────────────────────────────────────────────────────────────────────────
 
     def apply(self, commands: Sequence[Command]) -> Applied:
+        turn = Turn(self._deciding, self._placed)
+        turn.follow(self._newest)
+        self._newest = turn
         lane = self._free.get()
-        passing = _Passing(self._deciding, self._placed)
         try:
-            return lane.apply(commands, self._keeping, passing.on)
+            return lane.apply(commands, self._keeping, turn)
         finally:
-            passing.end()
+            turn.end()
             self.sync_seconds = lane.sync_seconds
             self._free.put(lane)
 
@@ -226,22 +230,3 @@ class PostgresStore:
         for lane in self.lanes:
             lane.close()
         self._reader.close()
-
-
-class _Passing:
-    """One group at a time decides; the next one may, as soon as this one has its place."""
-
-    def __init__(self, deciding: threading.Lock, placed: Callable[[], None] | None) -> None:
-        self._deciding, self._placed = deciding, placed
-        self._inside = deciding.acquire()
-
-    def on(self) -> None:
-        if self._inside:
-            self.end()
-            if self._placed is not None:
-                self._placed()
-
-    def end(self) -> None:
-        if self._inside:
-            self._inside = False
-            self._deciding.release()
