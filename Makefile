@@ -7,7 +7,7 @@ RUN := $(VENV)/bin
 CODE := $(wildcard src tests scripts examples benchmarks prove)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test serve check format bench bench-full bench-lake bench-folder bench-postgres bench-peers prove lock dist clean
+.PHONY: help setup demo test serve check format bench bench-full bench-lake bench-folder bench-postgres bench-replay bench-peers prove lock dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,9 @@ bench-folder: $(STAMP) ## the folder store beside one fsync and rename a message
 
 bench-postgres: $(STAMP) ## brokers on one PostgreSQL, beside a plain queue table; about ten minutes
 	@$(RUN)/python -m benchmarks.postgres $(ARGS)
+
+bench-replay: $(STAMP) ## replay from the lake beside plain publishes, two minutes
+	@$(RUN)/python -m benchmarks.replay $(ARGS)
 
 bench-peers: ## install the peers that the benchmark compares with (Debian, root)
 	@benchmarks/install_peers.sh
