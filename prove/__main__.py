@@ -18,14 +18,15 @@ from .child import ROOT, normal_command, serve_command, unchecked_command
 from .kills import round_of_kills
 from .lake import round_of_pipeline_kills, round_of_pipeline_kills_on_postgres
 from .power import cut
+from .replay import round_of_replay_kills
 from .results import Row
 from .shared import round_of_folder_kills, round_of_postgres_kills
 from .walk import walk
 
-PARTS = ("kills", "power", "control", "walk", "folder", "postgres", "pipeline", "pipeline-postgres")
+PARTS = ("kills", "power", "control", "walk", "folder", "postgres", "pipeline", "pipeline-postgres", "replay")
 #: kills on one file, folder or database
 ROUND = 20
-#: kills of the pipeline on one lake
+#: kills of the pipeline, or of replays, on one lake
 PIPELINE_ROUND = 10
 RIG = ("nbdkit", "nbdfuse", "fuse3")
 _COMMANDS = {
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--pipeline-kills", type=int, default=20, help="kill -9 of the pipeline (20)")
     parser.add_argument("--pipeline-postgres-kills", type=int, default=10, help="… on PostgreSQL (10)")
+    parser.add_argument("--replay-kills", type=int, default=20, help="kill -9 of a replay, its target (20)")
     parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
     return parser
@@ -79,6 +81,7 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         ("postgres", arguments.postgres_kills, ROUND),
         ("pipeline", arguments.pipeline_kills, PIPELINE_ROUND),
         ("pipeline-postgres", arguments.pipeline_postgres_kills, PIPELINE_ROUND),
+        ("replay", arguments.replay_kills, PIPELINE_ROUND),
     ):
         if part in chosen:
             rows += [row(part, index, size) for index, size in enumerate(_rounds(kills, largest))]
@@ -96,6 +99,7 @@ _SIZES = {
     "postgres": ("postgres_kills",),
     "pipeline": ("pipeline_kills",),
     "pipeline-postgres": ("pipeline_postgres_kills",),
+    "replay": ("replay_kills",),
 }
 
 
@@ -117,6 +121,8 @@ def prove(row: Row, tell: Callable[[], None]) -> None:
         row.piped = round_of_pipeline_kills(row.seed, row.size, tell)
     elif row.part == "pipeline-postgres":
         row.piped = round_of_pipeline_kills_on_postgres(row.seed, row.size, tell)
+    elif row.part == "replay":
+        row.replayed = round_of_replay_kills(row.seed, row.size, tell)
     elif row.part == "folder":
         row.struck = round_of_folder_kills(row.seed, row.size, tell)
     elif row.part == "postgres":
@@ -210,6 +216,10 @@ def _figures(rows: Sequence[Row], part: str) -> str:
     if piped:
         wrong = sum(one.wrong_events + sum(one.wrong_rows.values()) for one in piped)
         return f"{sum(one.events for one in piped):,} events, {wrong:,} rows wrong"
+    replayed = [row.replayed for row in rows if row.part == part and row.replayed is not None]
+    if replayed:
+        wrong = sum(one.lost + one.doubled + one.overtaken + one.wrong_bodies for one in replayed)
+        return f"{sum(one.messages for one in replayed):,} messages, {wrong:,} wrong"
     struck = [row.struck for row in rows if row.part == part and row.struck is not None]
     acknowledged = sum(one.verdict.acknowledged for one in struck)
     lost = sum(one.verdict.lost for one in struck)

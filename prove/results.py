@@ -18,6 +18,7 @@ from waypost.version import __version__
 from .child import ROOT
 from .kills import Struck
 from .lake import Piped
+from .replay import Replayed
 from .verdict import FAULTY
 from .walk import STEPS, Walked
 
@@ -30,6 +31,7 @@ SECTIONS = {
     "postgres": ("postgres",),
     "pipeline": ("pipeline",),
     "pipeline-postgres": ("pipeline-postgres",),
+    "replay": ("replay",),
 }
 #: code that a section's faults cannot reach
 _SPARK = ("pyspark_waypost", "waypost/spark")
@@ -39,6 +41,7 @@ _ELSEWHERE = {
     "postgres": (*_SPARK, "waypost/stores/sqlite", "waypost/stores/folder"),
     "pipeline": ("waypost/stores/folder", "waypost/stores/postgres"),
     "pipeline-postgres": ("waypost/stores/folder", "waypost/stores/sqlite"),
+    "replay": (*_SPARK, "waypost/stores/folder", "waypost/stores/postgres"),
 }
 
 #: each kind of fault, in words
@@ -56,7 +59,7 @@ CONTROLS = ("normal", "unchecked")
 
 
 class Row(msgspec.Struct, kw_only=True):
-    #: a key of TITLES, `walk`, `pipeline` or `pipeline-postgres`
+    #: a key of TITLES, `walk`, `pipeline`, `pipeline-postgres` or `replay`
     part: str
     #: which round, which cut, and of what size
     index: int
@@ -68,6 +71,7 @@ class Row(msgspec.Struct, kw_only=True):
     struck: Struck | None = None
     walked: Walked | None = None
     piped: Piped | None = None
+    replayed: Replayed | None = None
 
 
 def section_of(part: str) -> str:
@@ -118,6 +122,8 @@ def problems(rows: Sequence[Row]) -> list[str]:
             found.append(f"walk: a step on which the stores disagree\n{row.walked.said}")
         if row.piped is not None and not row.piped.faultless:
             found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.piped)}")
+        if row.replayed is not None and not row.replayed.faultless:
+            found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.replayed)}")
     for part in CONTROLS:
         struck = [row.struck for row in rows if row.part == part and row.struck is not None]
         if struck and not sum(one.verdict.lost for one in struck):
@@ -162,7 +168,9 @@ def _line(part: str, rows: Iterable[Row]) -> str:
 def table(section: str, rows: Sequence[Row]) -> str:
     """In Markdown; every figure is counted here, none is typed."""
     lines = (
-        _pipeline_lines([row.piped for row in rows if row.piped is not None])
+        _replay_lines([row.replayed for row in rows if row.replayed is not None])
+        if section == "replay"
+        else _pipeline_lines([row.piped for row in rows if row.piped is not None])
         if section.startswith("pipeline")
         else _store_lines(rows)
     )
@@ -217,12 +225,34 @@ def _pipeline_lines(piped: Sequence[Piped]) -> list[str]:
     ]
 
 
+def _replay_lines(replayed: Sequence[Replayed]) -> list[str]:
+    def total(name: str) -> int:
+        return sum(getattr(one, name) for one in replayed)
+
+    victims: Counter[str] = Counter()
+    for one in replayed:
+        victims.update(one.victims)
+    return [
+        "| replay from the lake | |",
+        "|---|---:|",
+        f"| `kill -9` of it, of its target, of both | {victims['replay']}, {victims['target']}, {victims['both']} |",
+        f"| messages of the lake, of them lost | {total('messages'):,}, **{total('lost')}** |",
+        f"| … doubled, after a later one | **{total('doubled')}**, **{total('overtaken')}** |",
+        f"| … that the target hands out otherwise than they were published | **{total('wrong_bodies')}** |",
+    ]
+
+
 def _circumstances(section: str, rows: Sequence[Row]) -> str:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
     minutes = (
-        sum(one.seconds for row in rows for one in (row.struck, row.walked, row.piped) if one is not None)
+        sum(
+            one.seconds
+            for row in rows
+            for one in (row.struck, row.walked, row.piped, row.replayed)
+            if one is not None
+        )
         / 60
     )
     below = {
