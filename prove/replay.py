@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from waypost import BlockingClient
 
 from .child import Child, serve_command
 
-MESSAGES = 4_000
+MESSAGES = 10_000
 #: messages a second: a replay lives for a few kills
-RATE = 1_500
+RATE = 1_000
 #: after the target's log has moved on
 LONGEST_WAIT_SECONDS = 0.6
 #: imports, and a target that starts, on a busy machine
@@ -147,12 +148,14 @@ def replaying(folder: Path, lake: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def moved_on(port: int, head: int, replay: subprocess.Popen[bytes]) -> int:
-    """The target's head once it is beyond this one, or the replay is through."""
+    """The target's head once it is beyond this one."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     with BlockingClient(f"http://127.0.0.1:{port}") as client:
         while time.monotonic() < deadline:
             now = client.bounds()[1]
-            if now > head or replay.poll() == 0:
+            if replay.poll() == 0:
+                raise NoProgress("the replay was through before the last kill: it needs more messages")
+            if now > head:
                 return now
             time.sleep(0.02)
     raise NoProgress(f"the target's log stands at {head} for {PATIENCE_SECONDS:g} s")
@@ -190,6 +193,6 @@ def judged(port: int, lake: Path, messages: int) -> dict[str, Any]:
     return {
         "lost": len(set(expected) - set(found)),
         "doubled": len(found) - len(set(found)),
-        "overtaken": sum(later < earlier for earlier, later in zip(found, found[1:], strict=False)),
+        "overtaken": sum(later < earlier for earlier, later in pairwise(found)),
         "wrong_bodies": max(len(bodies), messages) - right,
     }
