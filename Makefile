@@ -7,7 +7,7 @@ RUN := $(VENV)/bin
 CODE := $(wildcard src tests scripts examples benchmarks prove)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test serve check format bench bench-full bench-lake bench-routing bench-folder bench-postgres bench-sink bench-peers prove lock dist clean
+.PHONY: help setup demo test serve check format bench bench-full bench-lake bench-routing bench-folder bench-postgres bench-sink bench-replay bench-peers prove lock dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,8 @@ bench-postgres: $(STAMP) ## brokers on one PostgreSQL, beside a plain queue tabl
 
 bench-sink: $(STAMP) ## Spark's sink beside POST /v1/messages, about five minutes
 	@$(RUN)/python -m benchmarks.sink $(ARGS)
+bench-replay: $(STAMP) ## replay from the lake beside plain publishes, two minutes
+	@$(RUN)/python -m benchmarks.replay $(ARGS)
 
 bench-peers: ## install the peers that the benchmark compares with (Debian, root)
 	@benchmarks/install_peers.sh

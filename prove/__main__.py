@@ -18,6 +18,7 @@ from .child import ROOT, normal_command, serve_command, unchecked_command
 from .kills import round_of_kills
 from .lake import round_of_pipeline_kills, round_of_pipeline_kills_on_postgres
 from .power import cut
+from .replay import round_of_replay_kills
 from .results import Row
 from .routing import round_of_routing_kills
 from .shared import round_of_folder_kills, round_of_postgres_kills
@@ -35,10 +36,11 @@ PARTS = (
     "pipeline-postgres",
     "routing",
     "sink",
+    "replay",
 )
 #: kills on one file, folder or database
 ROUND = 20
-#: kills of the pipeline on one lake
+#: kills of the pipeline, or of replays, on one lake
 PIPELINE_ROUND = 10
 RIG = ("nbdkit", "nbdfuse", "fuse3")
 _COMMANDS = {
@@ -66,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sink-kills", type=int, default=20, help="kill -9 of a job that writes, and of its broker (20)"
     )
+    parser.add_argument("--replay-kills", type=int, default=20, help="kill -9 of a replay, its target (20)")
     parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
     return parser
@@ -98,6 +101,7 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         ("pipeline-postgres", arguments.pipeline_postgres_kills, PIPELINE_ROUND),
         ("routing", arguments.routing_kills, PIPELINE_ROUND),
         ("sink", arguments.sink_kills, PIPELINE_ROUND),
+        ("replay", arguments.replay_kills, PIPELINE_ROUND),
     ):
         if part in chosen:
             rows += [row(part, index, size) for index, size in enumerate(_rounds(kills, largest))]
@@ -117,6 +121,7 @@ _SIZES = {
     "pipeline-postgres": ("pipeline_postgres_kills",),
     "routing": ("routing_kills",),
     "sink": ("sink_kills",),
+    "replay": ("replay_kills",),
 }
 
 
@@ -142,6 +147,8 @@ def prove(row: Row, tell: Callable[[], None]) -> None:
         row.routed = round_of_routing_kills(row.seed, row.size, tell)
     elif row.part == "sink":
         row.sunk = round_of_sink_kills(row.seed, row.size, tell)
+    elif row.part == "replay":
+        row.replayed = round_of_replay_kills(row.seed, row.size, tell)
     elif row.part == "folder":
         row.struck = round_of_folder_kills(row.seed, row.size, tell)
     elif row.part == "postgres":
@@ -243,6 +250,10 @@ def _figures(rows: Sequence[Row], part: str) -> str:
     if sunk:
         wrong = sum(one.lost + one.doubled + one.disordered for one in sunk)
         return f"{sum(one.rows for one in sunk):,} rows, {wrong:,} wrong"
+    replayed = [row.replayed for row in rows if row.part == part and row.replayed is not None]
+    if replayed:
+        wrong = sum(one.lost + one.doubled + one.overtaken + one.wrong_bodies for one in replayed)
+        return f"{sum(one.messages for one in replayed):,} messages, {wrong:,} wrong"
     struck = [row.struck for row in rows if row.part == part and row.struck is not None]
     acknowledged = sum(one.verdict.acknowledged for one in struck)
     lost = sum(one.verdict.lost for one in struck)

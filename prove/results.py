@@ -20,6 +20,7 @@ from .kills import Struck
 from .lake import Piped
 from .routing import Routed
 from .sink import Sunk
+from .replay import Replayed
 from .verdict import FAULTY
 from .walk import STEPS, Walked
 
@@ -34,6 +35,7 @@ SECTIONS = {
     "pipeline-postgres": ("pipeline-postgres",),
     "routing": ("routing",),
     "sink": ("sink",),
+    "replay": ("replay",),
 }
 #: code that a section's faults cannot reach
 _SPARK = ("pyspark_waypost", "waypost/spark")
@@ -45,6 +47,7 @@ _ELSEWHERE = {
     "pipeline-postgres": ("waypost/stores/folder", "waypost/stores/sqlite"),
     "routing": ("waypost/stores/folder", "waypost/stores/postgres"),
     "sink": ("waypost/stores/folder", "waypost/stores/postgres", "waypost/lake"),
+    "replay": (*_SPARK, "waypost/stores/folder", "waypost/stores/postgres"),
 }
 
 #: each kind of fault, in words
@@ -76,6 +79,7 @@ class Row(msgspec.Struct, kw_only=True):
     piped: Piped | None = None
     routed: Routed | None = None
     sunk: Sunk | None = None
+    replayed: Replayed | None = None
 
 
 def section_of(part: str) -> str:
@@ -130,6 +134,8 @@ def problems(rows: Sequence[Row]) -> list[str]:
             found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.routed)}")
         if row.sunk is not None and not row.sunk.faultless:
             found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.sunk)}")
+        if row.replayed is not None and not row.replayed.faultless:
+            found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.replayed)}")
     for part in CONTROLS:
         struck = [row.struck for row in rows if row.part == part and row.struck is not None]
         if struck and not sum(one.verdict.lost for one in struck):
@@ -177,6 +183,8 @@ def table(section: str, rows: Sequence[Row]) -> str:
         lines = _routing_lines([row.routed for row in rows if row.routed is not None])
     elif section == "sink":
         lines = _sink_lines([row.sunk for row in rows if row.sunk is not None])
+    elif section == "replay":
+        lines = _replay_lines([row.replayed for row in rows if row.replayed is not None])
     elif section.startswith("pipeline"):
         lines = _pipeline_lines([row.piped for row in rows if row.piped is not None])
     else:
@@ -270,6 +278,23 @@ def _sink_lines(sunk: Sequence[Sunk]) -> list[str]:
     ]
 
 
+def _replay_lines(replayed: Sequence[Replayed]) -> list[str]:
+    def total(name: str) -> int:
+        return sum(getattr(one, name) for one in replayed)
+
+    victims: Counter[str] = Counter()
+    for one in replayed:
+        victims.update(one.victims)
+    return [
+        "| replay from the lake | |",
+        "|---|---:|",
+        f"| `kill -9` of it, of its target, of both | {victims['replay']}, {victims['target']}, {victims['both']} |",
+        f"| messages of the lake, of them lost | {total('messages'):,}, **{total('lost')}** |",
+        f"| … doubled, after a later one | **{total('doubled')}**, **{total('overtaken')}** |",
+        f"| … that the target hands out otherwise than they were published | **{total('wrong_bodies')}** |",
+    ]
+
+
 def _circumstances(section: str, rows: Sequence[Row]) -> str:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -278,7 +303,7 @@ def _circumstances(section: str, rows: Sequence[Row]) -> str:
         sum(
             one.seconds
             for row in rows
-            for one in (row.struck, row.walked, row.piped, row.routed, row.sunk)
+            for one in (row.struck, row.walked, row.piped, row.routed, row.sunk, row.replayed)
             if one is not None
         )
         / 60

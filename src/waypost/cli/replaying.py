@@ -26,21 +26,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..config import load
 from ..errors import LogTrimmed, Refused, RequestInvalid, SpectatorNotFound
 from ..filters import Filter, parse_filter
 from ..instants import SteadyClock, instant_text
+from ..lake.owner import Lake, owner
+from ..lake.selecting import Selection
 from ..wire import body_json
 from .asking import broker, do
 from .failures import CommandFailed, CommandMisused
 from .output import bar, json_document, moment, plain, show
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ..client import Client
-    from ..lake.selecting import Selection
 
 T = TypeVar("T")
 
@@ -98,12 +99,6 @@ def replay_from_lake(
     json: bool,
 ) -> None:
     """`terms`: a filter, its times in UTC."""
-    from ..lake.keeper import EXTRA, missing_packages
-
-    if missing_packages():
-        raise CommandFailed(f"this needs: {EXTRA}")
-    from ..lake.owner import Lake, owner
-
     if rate is not None and rate <= 0:
         raise CommandMisused("--rate N: more than 0 a second")
     if name is not None and not _NAME.fullmatch(name):
@@ -193,65 +188,59 @@ class Figures:
     without_body: list[str] = field(default_factory=list)
     too_large: list[str] = field(default_factory=list)
 
-    def count(self, said: Message) -> None:
-        self.messages += 1
-        self.objects[said.object or "(none)"] += 1
-        self.states[said.state] += 1
-        self.first_at = said.at if self.first_at is None else self.first_at
-        self.last_at = said.at
+    def count(self, chunk: pa.Table) -> None:
+        """Messages that can be sent."""
+        if chunk.num_rows:
+            self.messages += chunk.num_rows
+            self.objects.update(pc.fill_null(chunk["object"], "(none)").to_pylist())
+            self.states.update(chunk["state"].to_pylist())
+            moments = chunk["at"].cast(pa.int64())
+            self.first_at = moments[0].as_py() if self.first_at is None else self.first_at
+            self.last_at = moments[-1].as_py()
 
 
-class Message(NamedTuple):
-    """One of the lake, as it is published again."""
+#: columns and the fields of newline JSON that they become
+_FIELDS = {
+    "topics": "topics",
+    "object": "object",
+    "queue": "queue",
+    "key": "key",
+    "mime_type": "mimeType",
+    "producer": "producer",
+    "timestamp": "timestamp",
+    "sent": "sent",
+    "priority": "priority",
+    "meta": "meta",
+    "encoding": "encoding",
+    "traceparent": "traceparent",
+}
 
-    id: str
-    at: int
-    object: str | None
-    state: str
-    #: None: it has none any more
-    body: bytes | None
-    #: a line of newline JSON but for the body
-    line: dict[str, Any]
+
+def lines_of(chunk: pa.Table, prefix: str) -> list[dict[str, Any]]:
+    """Messages that have a body, as lines of newline JSON; made column by column, since there may be millions."""
+    given = {"idempotencyKey": None, "force": True}
+    lines = [
+        {"id": f"{prefix}{sequence}", **given, **body_json(body)}
+        for sequence, body in zip(chunk["sequence"].to_pylist(), chunk["body"].to_pylist(), strict=True)
+    ]
+    # One that named a queue itself says no object, since that is made of the topics otherwise.
+    queues = pc.if_else(pc.is_null(chunk["object"]), chunk["queue"], pa.scalar(None, pa.string()))
+    chunk = chunk.set_column(chunk.schema.get_field_index("queue"), "queue", queues)
+    for column, name in _FIELDS.items():
+        if chunk[column].null_count < chunk.num_rows:
+            for line, value in zip(lines, _values(chunk[column], name), strict=True):
+                if value is not None:
+                    line[name] = value
+    return lines
 
 
-_COLUMNS = ("sequence", "message_id", "at", "state", "queue", "topics", "object", "key", "mime_type", "producer",
-            "timestamp", "sent", "priority", "meta", "encoding", "traceparent", "body")  # fmt: skip
-_MOMENTS = ("at", "timestamp", "sent")
-
-
-def messages_of(chunk: pa.Table, prefix: str) -> Iterator[Message]:
-    import pyarrow as pa
-
-    columns = (
-        (chunk[name].cast(pa.int64()) if name in _MOMENTS else chunk[name]).to_pylist() for name in _COLUMNS
-    )
-    for row in zip(*columns, strict=True):
-        said = dict(zip(_COLUMNS, row, strict=True))
-        line = {
-            "id": f"{prefix}{said['sequence']}",
-            "topics": said["topics"] or None,
-            "object": said["object"],
-            # One that named a queue itself says no object, since that is made of the topics otherwise.
-            "queue": said["queue"] if said["object"] is None else None,
-            "key": said["key"],
-            "mimeType": said["mime_type"],
-            "producer": said["producer"],
-            "timestamp": None if said["timestamp"] is None else instant_text(said["timestamp"]),
-            "sent": None if said["sent"] is None else instant_text(said["sent"]),
-            "priority": said["priority"],
-            "meta": msgspec.json.decode(said["meta"]) if said["meta"] else None,
-            "encoding": said["encoding"],
-            "traceparent": said["traceparent"],
-            "force": True,
-        }
-        yield Message(
-            said["message_id"],
-            said["at"],
-            said["object"],
-            said["state"],
-            said["body"],
-            {name: value for name, value in line.items() if value is not None} | {"idempotencyKey": None},
-        )
+def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
+    if name in ("timestamp", "sent"):
+        return [None if at is None else instant_text(at) for at in column.cast(pa.int64()).to_pylist()]
+    values: list[Any] = column.to_pylist()
+    if name == "meta":
+        return [msgspec.json.decode(meta) if meta else None for meta in values]
+    return [value or None for value in values] if name == "topics" else values
 
 
 class Slices:
@@ -270,31 +259,29 @@ class Slices:
             yield upto, []
 
     def _of_chunk(self, chunk: pa.Table) -> Iterator[list[dict[str, Any]]]:
-        lines: list[dict[str, Any]] = []
-        size = 0
-        for message in messages_of(chunk, self._prefix):
-            line = self._line(message)
-            if line is None:
-                continue
-            more = len(message.body or b"")
-            if lines and (len(lines) >= self._most or size + more > SLICE_BYTES):
-                yield lines
-                lines, size = [], 0
-            lines.append(line)
-            size += more
+        sendable = pc.is_valid(chunk["body"])
+        self._figures.without_body += chunk.filter(pc.invert(sendable))["message_id"].to_pylist()
+        chunk = chunk.filter(sendable)
+        sizes = pc.binary_length(chunk["body"]).to_pylist()
+        lines = lines_of(chunk, self._prefix)
+        large = [
+            place
+            for place, size in enumerate(sizes)
+            if size > LINE_BYTES // 8 and len(msgspec.json.encode(lines[place])) > LINE_BYTES
+        ]
+        if large:
+            self._figures.too_large += chunk.take(large)["message_id"].to_pylist()
+            kept = sorted(set(range(len(lines))) - set(large))
+            chunk, lines, sizes = chunk.take(kept), [lines[n] for n in kept], [sizes[n] for n in kept]
+        self._figures.count(chunk)
+        start = held = 0
+        for place, size in enumerate(sizes):
+            if place > start and (place - start >= self._most or held + size > SLICE_BYTES):
+                yield lines[start:place]
+                start, held = place, 0
+            held += size
         if lines:
-            yield lines
-
-    def _line(self, message: Message) -> dict[str, Any] | None:
-        if message.body is None:
-            self._figures.without_body.append(message.id)
-            return None
-        line = message.line | body_json(message.body)
-        if len(message.body) > LINE_BYTES // 8 and len(msgspec.json.encode(line)) > LINE_BYTES:
-            self._figures.too_large.append(message.id)
-            return None
-        self._figures.count(message)
-        return line
+            yield lines[start:]
 
 
 async def ahead(items: Iterator[T]) -> AsyncGenerator[T, None]:
@@ -313,9 +300,6 @@ async def ahead(items: Iterator[T]) -> AsyncGenerator[T, None]:
 
 
 async def _replay(asked: Asked) -> None:
-    from ..lake.owner import Lake
-    from ..lake.selecting import Selection
-
     async with broker(asked.url) as client:
         position = await position_at(client, asked)
         if asked.go and position is None:

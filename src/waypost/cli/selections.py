@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from .asking import DryRun, Json, Url, Yes, as_meant, ask, broker, do
-from .failures import CommandMisused
+from .failures import CommandFailed, CommandMisused
 from .jobs import carry_out
 from .output import json_line, moment, note, plain, show, state, table
 
@@ -184,6 +184,10 @@ def replay(
             raise CommandMisused(
                 "--from-lake goes without --consumer, whose it becomes is routed anew; and --dry-run without --go"
             )
+        from ..lake.keeper import EXTRA, missing_packages
+
+        if missing_packages():
+            raise CommandFailed(f"this needs: {EXTRA}")
         from .replaying import replay_from_lake
 
         asked = _of_something(filter_of(terms, filter))
