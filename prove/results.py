@@ -18,9 +18,9 @@ from waypost.version import __version__
 from .child import ROOT
 from .kills import Struck
 from .lake import Piped
+from .replay import Replayed
 from .routing import Routed
 from .sink import Sunk
-from .replay import Replayed
 from .verdict import FAULTY
 from .walk import STEPS, Walked
 

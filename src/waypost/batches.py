@@ -32,9 +32,17 @@ HASH_BYTES = 16
 _MODULUS = 1 << 8 * HASH_BYTES
 
 
+#: (topics, object, mime type): what many rows say alike
+_Kind = tuple[tuple[str, ...], str | None, str | None]
+
+
 class _Row(msgspec.Struct, array_like=True, gc=False):
-    #: which of the slice's envelopes
-    envelope: int
+    """Fields are only ever added, at the end and with a default: chunks outlive an upgrade."""
+
+    #: which of the slice's kinds
+    kind: int
+    key: str | None
+    timestamp: int | None
     body: bytes
     hash: bytes
     delay_us: int
@@ -43,9 +51,8 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Slice(msgspec.Struct, array_like=True, gc=False):
+    kinds: list[_Kind]
     rows: list[_Row]
-    #: those that are said several times stand here once
-    envelopes: list[Envelope]
 
 
 class _Packed(msgspec.Struct, array_like=True, gc=False):
@@ -53,7 +60,7 @@ class _Packed(msgspec.Struct, array_like=True, gc=False):
     slice: msgspec.Raw
 
 
-_encoder = msgspec.msgpack.Encoder()
+_encode = msgspec.msgpack.Encoder().encode
 _chunks = msgspec.msgpack.Decoder(list[_Packed])
 _slices = msgspec.msgpack.Decoder(_Slice)
 
@@ -61,13 +68,6 @@ _slices = msgspec.msgpack.Decoder(_Slice)
 def sum_of(hashes: Iterable[bytes]) -> bytes:
     """One hash for all of them, in whatever order."""
     return (sum(map(int.from_bytes, hashes)) % _MODULUS).to_bytes(HASH_BYTES)
-
-
-def _said(envelope: Envelope) -> bytes:
-    """What a row can say, and in a form that stays: a batch may be written again by a later Waypost."""
-    return _encoder.encode(
-        (envelope.topics, envelope.object, envelope.key, envelope.mime_type, envelope.timestamp)
-    )
 
 
 class Packing:
@@ -78,33 +78,34 @@ class Packing:
         self._packed: list[_Packed] = []
 
     def add(self, messages: Sequence[Publish]) -> None:
-        """At most SLICE_ROWS; their bodies are bytes."""
+        """At most SLICE_ROWS; their bodies are bytes. A row's hash is over all that it says, in a form that stays: a batch may be written again
+        by a later Waypost."""
         rows: list[_Row] = []
-        envelopes: dict[Envelope, int] = {}
-        held = total = 0
-        encode, said_before = _encoder.encode, b""
-        last: Envelope | None = None
-        number = 0
+        kinds: dict[_Kind, int] = {}
+        held = total = number = 0
+        last: _Kind | None = None
+        said = b""
         for message in messages:
             body, envelope = message.body, message.envelope
             assert isinstance(body, bytes)
             if rows and held + len(body) > SLICE_BYTES:
-                self._close(rows, envelopes)
-                rows, envelopes, held, last = [], {}, 0, None
-            if envelope is not last:
-                last, said_before = envelope, _said(envelope)
-                number = envelopes.setdefault(envelope, len(envelopes))
-            row = _Row(number, body, payload_hash(body), message.delay_us, message.ttl_us, message.priority)
-            terms = encode((row.hash, row.delay_us, row.ttl_us, row.priority))
-            total += int.from_bytes(blake2b(said_before + terms, digest_size=HASH_BYTES).digest())
-            rows.append(row)
+                self._close(rows, kinds)
+                rows, kinds, held, last = [], {}, 0, None
+            kind = (envelope.topics, envelope.object, envelope.mime_type)
+            if kind != last:
+                last, said, number = kind, _encode(kind), kinds.setdefault(kind, len(kinds))
+            key, timestamp, hash = envelope.key, envelope.timestamp, payload_hash(body)
+            delay_us, ttl_us, priority = message.delay_us, message.ttl_us, message.priority
+            terms = _encode((key, timestamp, hash, delay_us, ttl_us, priority))
+            total += int.from_bytes(blake2b(said + terms, digest_size=HASH_BYTES).digest())
+            rows.append(_Row(number, key, timestamp, body, hash, delay_us, ttl_us, priority))
             held += len(body)
         self._total += total
         if rows:
-            self._close(rows, envelopes)
+            self._close(rows, kinds)
 
-    def _close(self, rows: list[_Row], envelopes: dict[Envelope, int]) -> None:
-        self._packed.append(_Packed(len(rows), msgspec.Raw(_encoder.encode(_Slice(rows, list(envelopes))))))
+    def _close(self, rows: list[_Row], kinds: dict[_Kind, int]) -> None:
+        self._packed.append(_Packed(len(rows), msgspec.Raw(_encode(_Slice(list(kinds), rows)))))
         self.rows += len(rows)
 
     @property
@@ -112,7 +113,7 @@ class Packing:
         return (self._total % _MODULUS).to_bytes(HASH_BYTES)
 
     def chunk(self) -> bytes:
-        return _encoder.encode(self._packed)
+        return _encode(self._packed)
 
 
 class Chunk:
@@ -126,21 +127,37 @@ class Chunk:
         """From that row on, counted from 0, to the end of its slice."""
         for packed in self._slices:
             if start < packed.count:
-                slice = _slices.decode(packed.slice)
-                envelopes = slice.envelopes
-                return [
-                    Publish(
-                        envelope=envelopes[row.envelope],
-                        body=row.body,
-                        hash=row.hash,
-                        delay_us=row.delay_us,
-                        ttl_us=row.ttl_us,
-                        priority=row.priority,
-                    )
-                    for row in slice.rows[start:]
-                ]
+                return _unpacked(_slices.decode(packed.slice), start)
             start -= packed.count
         return []
+
+
+def _unpacked(slice: _Slice, start: int) -> list[Publish]:
+    kinds = slice.kinds
+    #: shared by those that say nothing of their own
+    alike = [Envelope(topics=topics, object=object, mime_type=mime) for topics, object, mime in kinds]
+    messages: list[Publish] = []
+    for row in slice.rows[start:]:
+        envelope = alike[row.kind]
+        if row.key is not None or row.timestamp is not None:
+            envelope = Envelope(
+                topics=envelope.topics,
+                object=envelope.object,
+                key=row.key,
+                mime_type=envelope.mime_type,
+                timestamp=row.timestamp,
+            )
+        messages.append(
+            Publish(
+                envelope=envelope,
+                body=row.body,
+                hash=row.hash,
+                delay_us=row.delay_us,
+                ttl_us=row.ttl_us,
+                priority=row.priority,
+            )
+        )
+    return messages
 
 
 def check_same(command: AcceptBatch, known: Batch) -> Batch:
