@@ -17,6 +17,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -345,10 +346,7 @@ class Broker:
         not; a repeat does no harm."""
         results: list[Decided | Refused] = []
         for start in range(0, len(decisions), DECIDED_AT_ONCE):
-            group = decisions[start : start + DECIDED_AT_ONCE]
-            decided = await self._decide_group(group)
-            for decision, result in zip(group, decided, strict=False):
-                self.waiting.count("spark", decision, result)
+            decided = await self._decide_group(decisions[start : start + DECIDED_AT_ONCE])
             busy = next((result for result in decided if isinstance(result, Busy)), None)
             if busy is not None:
                 raise busy
@@ -356,23 +354,20 @@ class Broker:
         return results
 
     async def _decide_group(self, group: list[Decide]) -> list[Decided | Refused]:
-        results: list[Decided | Refused] = []
-        answered = asyncio.Event()
-        submitted = 0
+        """Submitted in one go: where the commit queue has no room for one, it has none for those after it."""
+        results: dict[int, Decided | Refused] = {}
+        answered: asyncio.Future[None] = self._loop.create_future()
 
-        def done(result: Decided | Refused) -> None:
-            results.append(result)
-            answered.set()
+        def done(place: int, result: Decided | Refused) -> None:
+            results[place] = result
+            self.waiting.count("spark", group[place], result)
+            if len(results) == len(group):
+                answered.set_result(None)
 
-        for decision in group:
-            submitted += 1
-            self.submit(decision, done)
-            if results:  # only a Busy is said at once, and what came after it would overtake
-                break
-        while len(results) < submitted:
-            answered.clear()
-            await answered.wait()
-        return results
+        for place, decision in enumerate(group):
+            self.submit(decision, partial(done, place))
+        await answered
+        return [results[place] for place in range(len(group))]
 
     def _decide_inline(self, decision: Decide, done: Done) -> None:
         def counted(result: Any) -> None:

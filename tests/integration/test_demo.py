@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(260)
 
 
 def test_the_demo_ends_by_itself_and_proves_that_nothing_was_lost(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_the_demo_ends_by_itself_and_proves_that_nothing_was_lost(tmp_path: Path
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""

@@ -16,7 +16,7 @@ import typer
 from ..config import NO_ROUTER, load
 from .asking import Json, Url
 from .output import bar, json_document, json_line, note, pairs, plain, show, span
-from .pipeline import Master
+from .pipeline import SHORT, Master
 
 if TYPE_CHECKING:
     from ..spark.routing import Figures, Round
@@ -59,7 +59,7 @@ def route(
     stopped = threading.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: stopped.set())
-    spark = _session(master)
+    spark = _session(master, brief=once and waiting <= SHORT)
     from ..spark.routing import once as route_once
     from ..spark.routing import run
 
@@ -98,14 +98,14 @@ def _waiting(url: str) -> int:
     return plainly(lambda: Desk(url).waiting())
 
 
-def _session(master: str | None) -> Any:
+def _session(master: str | None, brief: bool) -> Any:
     from ..spark.routing.running import ARROW_BATCHES
-    from ..spark.session import session
+    from ..spark.session import UNCOMPILED, session
 
     note("starting Spark")
+    conf: dict[str, Any] = {**ARROW_BATCHES, **(UNCOMPILED if brief else {})}
     # What goes wrong there is raised here too; Spark would say it in a hundred lines before.
-    conf: dict[str, Any] = {**ARROW_BATCHES}
-    return session(NAME, master, log="off", **conf)
+    return session(NAME, master, log="off", brief=brief, **conf)
 
 
 @contextmanager

@@ -124,6 +124,7 @@ def run(
     """Until `stopped` is set."""
     job = _Job(spark, url, router, route_seconds, stopped, tell)
     head = plainly(job.desk.bounds).head
+    plainly(lambda: job.desk.move_spectator(SPECTATOR, head))  # seen before the query begins
     job.drain(BATCH_SECONDS)
     job.follow(head + 1, trigger_seconds)
     return job.figures
