@@ -188,8 +188,17 @@ def judge(url: str, checkpoint: Path, acknowledged: list[str]) -> dict[str, int]
                 rows.append(int(event["body"]))
             else:
                 others.add(event["body"])
+    return weigh(rows, max(committed, default=-1) + 1) | {
+        "acknowledged": len(acknowledged),
+        "forgotten": len(set(acknowledged) - others),
+    }
+
+
+def weigh(rows: list[int], committed: int) -> dict[str, int]:
+    """`rows`: those that are messages, in the order of the log; `committed`: how many batches Spark knows to be."""
     counts = Counter(rows)
-    batches = max(max(committed, default=-1) + 1, -(-(max(rows, default=-1) + 1) // ROWS_A_BATCH))
+    # A batch of which one row is there must be there whole.
+    batches = max(committed, -(-(max(rows, default=-1) + 1) // ROWS_A_BATCH))
     newest: dict[int, int] = {}
     disordered = 0
     for row in rows:
@@ -201,6 +210,4 @@ def judge(url: str, checkpoint: Path, acknowledged: list[str]) -> dict[str, int]
         "lost": batches * ROWS_A_BATCH - len(counts),
         "doubled": len(rows) - len(counts),
         "disordered": disordered,
-        "acknowledged": len(acknowledged),
-        "forgotten": len(set(acknowledged) - others),
     }
