@@ -22,7 +22,7 @@ demo: $(STAMP) ## the broker at work, then Spark over its log; two minutes, ends
 
 test: $(STAMP) ## every test (ARGS=tests/unit for a part)
 	@$(RUN)/python -m scripts.test_servers test
-	$(RUN)/python -m pytest -n 2 $(ARGS)
+	$(RUN)/python -m pytest -n 2 --durations=25 $(ARGS)
 
 serve: $(STAMP) ## a broker on port 8080, data in waypost-data (ARGS="--port 9000")
 	@$(RUN)/waypost serve $(ARGS)
