@@ -536,7 +536,12 @@ def test_metrics_are_readable_by_prometheus(broker: BrokerInThread) -> None:
 
 def test_health_says_whether_it_serves(broker: BrokerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
     assert broker.get("/health/live") == {"status": "live"}
-    assert broker.get("/health/ready") == {"status": "ready", "publishes": "taken", "lake": None}
+    assert broker.get("/health/ready") == {
+        "status": "ready",
+        "publishes": "taken",
+        "lake": None,
+        "routing": {"oldestSeconds": 0.0, "warning": None},
+    }
     monkeypatch.setattr(broker.serving.broker, "_stopping", True)
     answer = broker.ask("GET", "/health/ready")
     assert (answer.status, answer.json()) == (503, {"status": "stopping"})

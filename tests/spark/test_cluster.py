@@ -163,7 +163,7 @@ def workers_of(page: str) -> int:
     try:
         with urlopen(page, timeout=10) as answer:
             return int(json.load(answer)["aliveworkers"])
-    except (URLError, ConnectionError, TimeoutError):
+    except (URLError, ConnectionError, TimeoutError, ValueError):  # at first it shows another page there
         return 0
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_killed_pipeline_loses_and_doubles_nothing(spark: SparkSession) -> None:
     piped = round_of_pipeline_kills(seed=5, kills=2, spark=spark)
 
