@@ -100,9 +100,6 @@ def test_a_group_that_must_run_again_is_still_logged_before_the_one_behind_it(
     store: PostgresStore, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one's connection breaks when it has its place, while the second one waits for it with its locks."""
-    store.apply([DeclareQueue(name="a", policy=Policy(order="key"))])
-    held.placed.clear()
-    held.others.clear()
     write = writing.write
     broken: list[int] = []
 
