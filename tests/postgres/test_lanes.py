@@ -23,7 +23,7 @@ __all__ = ["database"]
 
 @pytest.fixture
 def store(database: str) -> Iterator[PostgresStore]:
-    opened = PostgresStore(database)
+    opened = PostgresStore(database, lanes=2)
     yield opened
     opened.close()
 

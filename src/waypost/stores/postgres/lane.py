@@ -5,7 +5,7 @@ apply ─▶ parts ─▶ a transaction each ─┬─ committed: results
                                       ├─ connection lost: made anew ── COMMIT was under way? `brokers` says whether it went through
                                       └─ for longer than PATIENCE: StoreUnavailable, and the broker lives on
 
-A broker has two. A group begins when the one before it has the last lock and is only being written (`turns.py`):
+A broker may have two. A group begins then when the one before it has the last lock and is only being written (`turns.py`):
 
     lane 1   read, decide ─▶ last lock ─┬─ write, COMMIT                     read, decide ─▶ …
     lane 2                              └─▶ read, decide ─▶ (last lock) ─┬─ write, COMMIT

@@ -41,8 +41,8 @@ from .reading import Reader
 from .turns import Turn
 from .watching import SharedTask, Watch
 
-#: groups that are under way at once
-LANES = 2
+#: Groups that are under way at once. Two were measured and are slower: groups become smaller, and each costs the same round trips.
+LANES = 1
 
 
 class PostgresStore:
@@ -60,6 +60,7 @@ class PostgresStore:
         entropy: Entropy | None = None,
         infer_types: bool = True,
         log_keep_us: int = DEFAULT.keep_us,
+        lanes: int = LANES,
     ) -> None:
         self.url = url
         self.clock = clock or SteadyClock()
@@ -71,7 +72,7 @@ class PostgresStore:
         self._watch = Watch(url, self.broker, self.clock)
         common = Common(url, self.clock, entropy or system_entropy(), infer_types, self._watch)
         self.lanes = [Lane(self.broker, common, connection)]
-        self.lanes += [Lane(f"{self.broker}-{number}", common) for number in range(2, LANES + 1)]
+        self.lanes += [Lane(f"{self.broker}-{number}", common) for number in range(2, lanes + 1)]
         self._free: LifoQueue[Lane] = LifoQueue()
         for lane in reversed(self.lanes):
             self._free.put(lane)
@@ -97,7 +98,7 @@ class PostgresStore:
 
     def overlap(self, placed: Callable[[], None]) -> int:
         self._placed = placed
-        return LANES
+        return len(self.lanes)
 
     # ── reads ───────────────────────────────────────────────────────────────────────────────
 
