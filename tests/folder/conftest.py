@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,14 @@ def crashed(root: Path) -> Path:
     """The files as they lie, in a folder where nothing was ever closed."""
     copy = root.with_name(f"{root.name}-crashed")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(root, copy, symlinks=True)
+    shutil.copytree(root, copy, symlinks=True, copy_function=_copied)
     return copy
+
+
+def _copied(source: str, target: str) -> None:
+    """What the reaper unlinks meanwhile was gone when the power went."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def files(root: Path) -> dict[str, bytes]:

@@ -376,7 +376,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """The store of a broker with more events than fit into the buffers between it and a reader."""
     file = tmp_path_factory.mktemp("large") / "waypost.db"
     with closing(opened(file)) as store:
-        many(store, 40_000)
+        many(store, 40_000, key_bytes=500)
     return ("--store", f"sqlite:///{file}")
 
 
