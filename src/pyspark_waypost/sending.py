@@ -14,7 +14,7 @@ from .broker import ARROW, PATIENCE_SECONDS, Answer, Broker
 from .errors import SourceError
 
 _MODULUS = 1 << 128
-_FIRST_PAUSE_SECONDS = 0.01
+_SHORTEST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.5
 
 
@@ -63,7 +63,8 @@ def wait(broker: Broker, accepted: dict[str, Any], seconds: float) -> None:
         with Answer(broker, "GET", where) as answer:
             return dict(json.loads(answer.read()))
 
-    known, moved_at, pause = accepted, time.monotonic(), _FIRST_PAUSE_SECONDS
+    began = moved_at = time.monotonic()
+    known, pause = accepted, _SHORTEST_PAUSE_SECONDS
     while known["ended"] is None:
         if time.monotonic() - moved_at > seconds:
             raise SourceError(
@@ -71,8 +72,14 @@ def wait(broker: Broker, accepted: dict[str, Any], seconds: float) -> None:
                 f" or the disk? The batch is accepted, and the rest will enter by itself; GET {where} shows it"
             )
         time.sleep(pause)
-        pause = min(1.5 * pause, _LONGEST_PAUSE_SECONDS)
         now = broker.patiently(ask, PATIENCE_SECONDS)
         if now["entered"] != known["entered"]:
             moved_at = time.monotonic()
-        known = now
+        known, pause = now, _pause(accepted, now, time.monotonic() - began)
+
+
+def _pause(accepted: dict[str, Any], now: dict[str, Any], seconds: float) -> float:
+    """Half of what the rest takes at the rate so far: seldom asked on the way, and soon heard of at the end."""
+    entered = now["entered"] - accepted["entered"]
+    left = (now["rows"] - now["entered"]) * seconds / entered if entered else seconds
+    return min(max(left / 2, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)

@@ -7,23 +7,26 @@
 What a batch holds is told by the number of its rows and by their hash, a sum over the rows: so neither their order nor how they were divided
 among tasks matters when a batch is written again.
 
-An upload is kept as its messages, checked and packed in slices, so that whoever enters them neither checks them again nor needs
+An upload is kept as its rows, checked and packed in slices, so that whoever enters them neither checks them again nor needs
 Arrow. This file knows no store and no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import repeat
+from typing import TypeVar
 
 import msgspec
 
 from .commands import AcceptBatch, Batch, Publish, Upload
 from .errors import BatchConflict, RequestInvalid, UploadNotFound
-from .message import Envelope, payload_hash
+from .message import Envelope
 
 #: what enters in one group
-SLICE_ROWS = 1_000
+SLICE_ROWS = 2_000
 SLICE_BYTES = 1 << 20
 #: how many uploads a batch can have
 MOST_UPLOADS = 10_000
@@ -32,37 +35,126 @@ HASH_BYTES = 16
 _MODULUS = 1 << 8 * HASH_BYTES
 
 
+T = TypeVar("T")
+
+#: what a message is that says nothing else
+PLAIN = Publish(envelope=Envelope(topics=()), body=b"")
 #: (topics, object, mime type): what many rows say alike
-_Kind = tuple[tuple[str, ...], str | None, str | None]
+Kind = tuple[tuple[str, ...], str | None, str | None]
 
 
-class _Row(msgspec.Struct, array_like=True, gc=False):
-    """Fields are only ever added, at the end and with a default: chunks outlive an upgrade."""
+class Rows(msgspec.Struct, array_like=True, gc=False):
+    """Messages in columns; None stands for a column in which no row says anything.
 
-    #: which of the slice's kinds
-    kind: int
-    key: str | None
-    timestamp: int | None
-    body: bytes
-    hash: bytes
-    delay_us: int
-    ttl_us: int | None
-    priority: int
+    Fields are only ever added, at the end and with a default: chunks outlive an upgrade.
+    """
 
+    kinds: list[Kind]
+    #: which of the kinds each row is; None: all are the first
+    kind: list[int] | None
+    bodies: list[bytes]
+    hashes: list[bytes]
+    keys: list[str | None] | None = None
+    timestamps: list[int | None] | None = None
+    delays_us: list[int] | None = None
+    ttls_us: list[int | None] | None = None
+    priorities: list[int] | None = None
 
-class _Slice(msgspec.Struct, array_like=True, gc=False):
-    kinds: list[_Kind]
-    rows: list[_Row]
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def sliced(self, start: int, end: int | None = None) -> Rows:
+        def cut(column: list[T] | None) -> list[T] | None:
+            return None if column is None else column[start:end]
+
+        return Rows(
+            self.kinds,
+            cut(self.kind),
+            self.bodies[start:end],
+            self.hashes[start:end],
+            cut(self.keys),
+            cut(self.timestamps),
+            cut(self.delays_us),
+            cut(self.ttls_us),
+            cut(self.priorities),
+        )
+
+    def messages(self) -> list[Publish]:
+        #: shared by those that say nothing of their own
+        alike = [
+            Envelope(topics=topics, object=object, mime_type=mime) for topics, object, mime in self.kinds
+        ]
+        envelopes: Iterable[Envelope] = (
+            repeat(alike[0]) if self.kind is None else map(alike.__getitem__, self.kind)
+        )
+        if self.keys is not None or self.timestamps is not None:
+            envelopes = [
+                Envelope(
+                    topics=shared.topics,
+                    object=shared.object,
+                    key=key,
+                    mime_type=shared.mime_type,
+                    timestamp=at,
+                )
+                for shared, key, at in zip(
+                    envelopes, self.keys or repeat(None), self.timestamps or repeat(None), strict=False
+                )
+            ]
+        messages = [
+            Publish(envelope=envelope, body=body, hash=hash)
+            for envelope, body, hash in zip(envelopes, self.bodies, self.hashes, strict=False)
+        ]
+        for name, column in (
+            ("delay_us", self.delays_us),
+            ("ttl_us", self.ttls_us),
+            ("priority", self.priorities),
+        ):
+            if column is not None:
+                for message, value in zip(messages, column, strict=True):
+                    setattr(message, name, value)
+        return messages
+
+    def total(self) -> int:
+        """The sum of the rows' hashes; one is over all that a row says, in a form that stays: a batch may be written again by a later
+        Waypost."""
+        kinds = [_encode(kind) for kind in self.kinds]
+        told: Iterable[bytes] = repeat(kinds[0]) if self.kind is None else map(kinds.__getitem__, self.kind)
+        terms = zip(
+            self.keys or repeat(None),
+            self.timestamps or repeat(None),
+            self.hashes,
+            self.delays_us or repeat(PLAIN.delay_us),
+            self.ttls_us or repeat(PLAIN.ttl_us),
+            self.priorities or repeat(PLAIN.priority),
+            strict=False,
+        )
+        hashes = [
+            blake2b(kind + said, digest_size=HASH_BYTES).digest()
+            for kind, said in zip(told, map(_encode, terms), strict=False)
+        ]
+        # Upper and lower halves apart: machine words are summed faster than long integers.
+        words: tuple[int, ...] = struct.unpack(f">{2 * len(hashes)}Q", b"".join(hashes))
+        return (sum(words[::2]) << 64) + sum(words[1::2])
+
+    def pieces(self) -> Iterator[Rows]:
+        """Of so many bytes as may enter at once."""
+        held = start = 0
+        for number, body in enumerate(self.bodies):
+            held += len(body)
+            if held > SLICE_BYTES and number > start:
+                yield self.sliced(start, number)
+                start, held = number, len(body)
+        yield self.sliced(start) if start else self
 
 
 class _Packed(msgspec.Struct, array_like=True, gc=False):
     count: int
-    slice: msgspec.Raw
+    rows: msgspec.Raw
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _chunks = msgspec.msgpack.Decoder(list[_Packed])
-_slices = msgspec.msgpack.Decoder(_Slice)
+_rows = msgspec.msgpack.Decoder(Rows)
 
 
 def sum_of(hashes: Iterable[bytes]) -> bytes:
@@ -71,42 +163,18 @@ def sum_of(hashes: Iterable[bytes]) -> bytes:
 
 
 class Packing:
-    """Messages on their way into a chunk, a slice at a time."""
+    """Rows on their way into a chunk, some at a time."""
 
     def __init__(self) -> None:
         self.rows = self._total = 0
         self._packed: list[_Packed] = []
 
-    def add(self, messages: Sequence[Publish]) -> None:
-        """At most SLICE_ROWS; their bodies are bytes. A row's hash is over all that it says, in a form that stays: a batch may be written again
-        by a later Waypost."""
-        rows: list[_Row] = []
-        kinds: dict[_Kind, int] = {}
-        held = total = number = 0
-        last: _Kind | None = None
-        said = b""
-        for message in messages:
-            body, envelope = message.body, message.envelope
-            assert isinstance(body, bytes)
-            if rows and held + len(body) > SLICE_BYTES:
-                self._close(rows, kinds)
-                rows, kinds, held, last = [], {}, 0, None
-            kind = (envelope.topics, envelope.object, envelope.mime_type)
-            if kind != last:
-                last, said, number = kind, _encode(kind), kinds.setdefault(kind, len(kinds))
-            key, timestamp, hash = envelope.key, envelope.timestamp, payload_hash(body)
-            delay_us, ttl_us, priority = message.delay_us, message.ttl_us, message.priority
-            terms = _encode((key, timestamp, hash, delay_us, ttl_us, priority))
-            total += int.from_bytes(blake2b(said + terms, digest_size=HASH_BYTES).digest())
-            rows.append(_Row(number, key, timestamp, body, hash, delay_us, ttl_us, priority))
-            held += len(body)
-        self._total += total
-        if rows:
-            self._close(rows, kinds)
-
-    def _close(self, rows: list[_Row], kinds: dict[_Kind, int]) -> None:
-        self._packed.append(_Packed(len(rows), msgspec.Raw(_encode(_Slice(list(kinds), rows)))))
+    def add(self, rows: Rows) -> None:
+        """At most SLICE_ROWS."""
+        self._total += rows.total()
         self.rows += len(rows)
+        for piece in rows.pieces():
+            self._packed.append(_Packed(len(piece), msgspec.Raw(_encode(piece))))
 
     @property
     def hash(self) -> bytes:
@@ -117,47 +185,20 @@ class Packing:
 
 
 class Chunk:
-    """An upload's messages, unpacked a slice at a time."""
+    """An upload's messages, unpacked some at a time."""
 
     def __init__(self, packed: bytes) -> None:
         """Raises ValueError for what was not packed here."""
-        self._slices = _chunks.decode(packed)
+        self._packed = _chunks.decode(packed)
 
     def messages(self, start: int) -> list[Publish]:
-        """From that row on, counted from 0, to the end of its slice."""
-        for packed in self._slices:
+        """From that row on, counted from 0, to the end of what was packed together."""
+        for packed in self._packed:
             if start < packed.count:
-                return _unpacked(_slices.decode(packed.slice), start)
+                rows = _rows.decode(packed.rows)
+                return (rows.sliced(start) if start else rows).messages()
             start -= packed.count
         return []
-
-
-def _unpacked(slice: _Slice, start: int) -> list[Publish]:
-    kinds = slice.kinds
-    #: shared by those that say nothing of their own
-    alike = [Envelope(topics=topics, object=object, mime_type=mime) for topics, object, mime in kinds]
-    messages: list[Publish] = []
-    for row in slice.rows[start:]:
-        envelope = alike[row.kind]
-        if row.key is not None or row.timestamp is not None:
-            envelope = Envelope(
-                topics=envelope.topics,
-                object=envelope.object,
-                key=row.key,
-                mime_type=envelope.mime_type,
-                timestamp=row.timestamp,
-            )
-        messages.append(
-            Publish(
-                envelope=envelope,
-                body=row.body,
-                hash=row.hash,
-                delay_us=row.delay_us,
-                ttl_us=row.ttl_us,
-                priority=row.priority,
-            )
-        )
-    return messages
 
 
 def check_same(command: AcceptBatch, known: Batch) -> Batch:

@@ -207,7 +207,7 @@ class Broker:
                 message.hold = True
         if size <= 4 * HASH_IN_LOOP_BYTES:
             for message in command.messages:
-                message.hash = payload_hash(message.body)  # type: ignore[arg-type]
+                message.hash = message.hash or payload_hash(message.body)  # type: ignore[arg-type]
             self.committer.submit(command, done, size)
         else:
             messages = command.messages
@@ -326,7 +326,7 @@ class Broker:
 
     async def _prepare(self, messages: list[Publish]) -> None:
         """As a publish of its own would be: large bodies are hashed and put away in a thread."""
-        large = [message for message in messages if message.size > HASH_IN_LOOP_BYTES]
+        large = [message for message in messages if len(message.body) > HASH_IN_LOOP_BYTES]  # type: ignore[arg-type]
         if large:
             ignored = await self.look(self._ignored, large)
             await self._pack(self._put_away, large, ignored)
@@ -334,9 +334,10 @@ class Broker:
     async def _enter(self, command: EnterRows) -> Batch:
         if (refusal := self._publish_refusal()) is not None:
             raise refusal
-        for message in command.messages:
+        messages = command.messages
+        for message in messages:
             message.hold = self._holding
-        batch: Batch = await self.ask(command, sum(map(_held, command.messages)))
+        batch: Batch = await self.ask(command, sum(map(_held, messages)))
         return batch
 
     # ── decisions ───────────────────────────────────────────────────────────────────────────
@@ -695,7 +696,8 @@ def _large(fetched: list[Fetched]) -> bool:
 
 def _held(message: Publish) -> int:
     """What it brings into a group: a staged body lies in its file already."""
-    return 0 if isinstance(message.body, Staged) else message.size
+    body = message.body
+    return 0 if isinstance(body, Staged) else len(body)
 
 
 def _with_body(message: Fetched, store: Store) -> Fetched:

@@ -1,6 +1,7 @@
 """Entering: the rows of accepted batches become messages, a slice at a time.
 
     open batches ─▶ of each query the oldest ─▶ thread: unpack a slice, put large bodies away ─▶ EnterRows ─▶ … until all are in
+                                                   │             '── the next slice meanwhile
                                                    '── no room in a queue: fewer rows at once, then a pause; never given up
 
 How far a batch has come stands in the store, and a slice enters only where it fits: so a kill between two slices, or another broker at
@@ -43,6 +44,8 @@ class _Going:
     #: unpacked already, from this row on
     messages: list[Publish] = field(default_factory=list)
     first: int = 0
+    #: those after them, on their way
+    ahead: asyncio.Task[list[Publish]] | None = None
     #: how many may enter at once
     limit: int = SLICE_ROWS
     pause: float = _FIRST_PAUSE_SECONDS
@@ -52,6 +55,15 @@ class _Going:
     seen: tuple[int, float] = (-1, 0.0)
     #: accepted by this broker
     ours: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.messages)
+
+    def forget_ahead(self) -> None:
+        if self.ahead is not None:
+            self.ahead.cancel()
+            self.ahead = None
 
 
 class Entering:
@@ -88,6 +100,8 @@ class Entering:
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
+        for going in self._going.values():
+            going.forget_ahead()
 
     async def _run(self) -> None:
         while True:
@@ -151,6 +165,7 @@ class Entering:
                     after=batch.entered,
                     messages=going.messages[: going.limit],
                 )
+                self._look_ahead(going, batch)
                 moved = await self._enter(slice)
             except QueueFull:
                 if going.limit > 1:
@@ -182,22 +197,34 @@ class Entering:
         if 0 <= done < len(going.messages):
             going.messages, going.first = going.messages[done:], batch.entered
             return
+        if batch.entered != going.end:  # another broker was here
+            going.forget_ahead()
+        ahead, going.ahead = going.ahead, None
+        going.messages = await (ahead or self._messages(going, batch, batch.entered))
+        going.first = batch.entered
+
+    def _look_ahead(self, going: _Going, batch: Batch) -> None:
+        """The next messages are unpacked while these enter."""
+        if going.ahead is None and going.end < batch.rows:
+            going.ahead = self._loop.create_task(self._messages(going, batch, going.end))
+
+    async def _messages(self, going: _Going, batch: Batch, start: int) -> list[Publish]:
+        """From that row of the batch on, to the end of what was packed together."""
         if going.uploads is None:
             going.uploads = await self._look(self._store.uploads, batch.number)
         begins = 0
         for upload in going.uploads:
-            if batch.entered < begins + upload.rows:
+            if start < begins + upload.rows:
                 break
             begins += upload.rows
         else:
-            raise ValueError(f"its uploads have {begins} rows, and {batch.entered} are in")
+            raise ValueError(f"its uploads have {begins} rows, and {start} are in")
         if going.chunk is None or going.begins != begins:
             packed = await self._look(self._store.chunk, upload.id)
             going.chunk, going.begins = await self._work(self._open, packed), begins
-        start = batch.entered - begins
-        messages = await self._work(going.chunk.messages, start)
+        messages: list[Publish] = await self._work(going.chunk.messages, start - begins)
         await self._prepare(messages)
-        going.messages, going.first = messages, batch.entered
+        return messages
 
     def _open(self, packed: bytes | Staged) -> Chunk:
         return Chunk(self._store.unstage(packed) if isinstance(packed, Staged) else packed)

@@ -300,8 +300,8 @@ def test_a_wrong_row_is_named_by_its_number_and_nothing_enters(
         "ttl": 1.0,
         "priority": 5,
     }
-    table = pa.Table.from_pylist([good] * 1_499 + [good | {column: bad}] + [good])
-    for path, number in (("/v1/messages", 1_500), ("/v1/uploads", 1_500), ("/v1/uploads?first=501", 2_000)):
+    table = pa.Table.from_pylist([good] * 2_499 + [good | {column: bad}] + [good])
+    for path, number in (("/v1/messages", 2_500), ("/v1/uploads", 2_500), ("/v1/uploads?first=501", 3_000)):
         answer = post(broker, path, table)
         assert problem(answer) == (422, code), answer
         assert answer.json()["detail"].startswith(f"row {number}: "), answer
@@ -429,7 +429,7 @@ class Killed:
 def test_a_broker_killed_between_two_slices_loses_and_doubles_no_row(tmp_path: Path) -> None:
     killed = Killed(tmp_path)
     broker: Any = killed
-    count = 60_000
+    count = 90_000
     uploads = [upload(broker, rows(count // 2)), upload(broker, rows(count // 2, count // 2))]
     killed.kill()
     assert put(broker, "q/0", batch_of(*uploads)).status == 202

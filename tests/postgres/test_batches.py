@@ -24,11 +24,11 @@ def another(database: str) -> Callable[[], BrokerInThread]:
 
 def test_rows_come_in_through_any_broker(another: Callable[[], BrokerInThread]) -> None:
     with another() as one, another() as two:
-        uploads = [upload(one, rows(1_500)), upload(two, rows(3, 1_500))]
+        uploads = [upload(one, rows(2_500)), upload(two, rows(3, 2_500))]
         assert put(two, "q/0", batch_of(*uploads)).status == 202
         entered(one, "q/0")
         assert put(one, "q/0", batch_of(*uploads)).status == 200
-        assert bodies(one, "fruit") == [str(number) for number in range(1_503)]
+        assert bodies(one, "fruit") == [str(number) for number in range(2_503)]
 
 
 def test_another_broker_goes_on_where_the_first_one_ended(

@@ -12,16 +12,16 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterator
-from itertools import repeat
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from waypost.batches import SLICE_ROWS, Packing
+from waypost.batches import PLAIN, SLICE_ROWS, Kind, Packing, Rows
 from waypost.commands import Publish
 from waypost.errors import RequestInvalid
 from waypost.instants import parse_instant, parse_span
-from waypost.message import Envelope
+from waypost.message import payload_hash
 from waypost.wire import TooManyMessages, alike, check_key, check_moment, check_priority
 
 #: makes Python values of a column
@@ -29,8 +29,6 @@ _Reader = Callable[[pa.Array], list[Any]]
 #: what a column is, in words; for each type that it may have, how it is read
 _Kind = tuple[str, list[tuple[Callable[[Any], bool], _Reader]]]
 
-#: rows that are read before others may go on
-_STEP = 250
 _FIRST_MOMENT = parse_instant("0001-01-01T00:00:00Z")
 _LAST_MOMENT = parse_instant("9999-12-31T23:59:59.999999Z")
 
@@ -47,19 +45,20 @@ class RowInvalid(RequestInvalid):
 
 def read_rows(stream: bytes, most: int) -> list[Publish]:
     """At most so many. Raises RequestInvalid, RowInvalid, TooManyMessages."""
-    return [message for some in _slices(stream, most, 1) for message in some]
+    return [message for rows in _slices(stream, most, 1) for message in rows.messages()]
 
 
 def pack_rows(stream: bytes, most: int, first: int) -> Packing:
     """The same, packed; `first` is the number of the first row."""
     packing = Packing()
-    for messages in _slices(stream, most, first):
-        packing.add(messages)
+    for rows in _slices(stream, most, first):
+        time.sleep(0)  # the event loop has work too
+        packing.add(rows)
         time.sleep(0)
     return packing
 
 
-def _slices(stream: bytes, most: int, first: int) -> Iterator[list[Publish]]:
+def _slices(stream: bytes, most: int, first: int) -> Iterator[Rows]:
     try:
         _check_plain(stream)
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
@@ -80,63 +79,73 @@ def _slices(stream: bytes, most: int, first: int) -> Iterator[list[Publish]]:
     for batch in batches:
         for start in range(0, batch.num_rows, SLICE_ROWS):
             some = batch.slice(start, SLICE_ROWS)
-            yield _messages(some, columns, first)
+            yield _checked(some, columns, first)
             first += some.num_rows
 
 
-def _messages(rows: pa.RecordBatch, columns: dict[str, _Reader], first: int) -> list[Publish]:
-    def column(name: str) -> Any:
-        if name not in columns:
-            return repeat(None)
+def _checked(batch: pa.RecordBatch, columns: dict[str, _Reader], first: int) -> Rows:
+    read: dict[str, list[Any]] = {}
+    for name, reader in columns.items():
         try:
-            return columns[name](rows.column(name))
+            read[name] = reader(batch.column(name))
         except pa.ArrowException as error:
             raise RequestInvalid(f"column {name}: {str(error)[:200]}", _HINT, "COLUMN_INVALID") from None
-
-    messages: list[Publish] = []
-    read = [column(name) for name in _COLUMNS]
     try:
-        for said in zip(*read, strict=False):
-            messages.append(_message(*said))
-            if len(messages) % _STEP == 0:
-                time.sleep(0)  # the event loop has work too
-    except RequestInvalid as wrong:
-        raise RowInvalid(first + len(messages), wrong) from None
-    return messages
+        return _rows(**read)
+    except RequestInvalid:
+        for number in range(batch.num_rows):
+            try:
+                _rows(**{name: column[number : number + 1] for name, column in read.items()})
+            except RequestInvalid as wrong:
+                raise RowInvalid(first + number, wrong) from None
+        raise
 
 
-def _message(
-    value: bytes | None,
-    topics: tuple[str, ...] | None,
-    object: str | None,
-    key: str | None,
-    mime_type: str | None,
-    timestamp: Any,
-    delay: Any,
-    ttl: Any,
-    priority: int | None,
-) -> Publish:
-    if value is None:
+def _rows(
+    value: list[bytes | None],
+    topics: list[tuple[str, ...] | None] | None = None,
+    object: list[str | None] | None = None,
+    key: list[str | None] | None = None,
+    mime_type: list[str | None] | None = None,
+    timestamp: list[Any] | None = None,
+    delay: list[Any] | None = None,
+    ttl: list[Any] | None = None,
+    priority: list[int | None] | None = None,
+) -> Rows:
+    """Raises RequestInvalid for the first thing that is wrong, in whichever row. What several rows say alike is checked once."""
+    bodies = [body for body in value if body is not None]
+    if len(bodies) < len(value):
         raise RequestInvalid("value is null", "a message has a value; an empty one is not null", "VALUE_NULL")
+    nothing = [None] * len(value)
+    said = list(zip(topics or nothing, object or nothing, mime_type or nothing, strict=True))
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(said))}
+    return Rows(
+        kinds=[_kind(*kind) for kind in numbers],
+        kind=None if len(numbers) == 1 else [numbers[kind] for kind in said],
+        bodies=bodies,
+        hashes=list(map(payload_hash, bodies)),
+        keys=_said(key, check_key),
+        timestamps=_said(timestamp, _moment),
+        delays_us=_said(delay, partial(parse_span, what="delay"), PLAIN.delay_us),
+        ttls_us=_said(ttl, partial(parse_span, what="ttl"), PLAIN.ttl_us),
+        priorities=_said(priority, check_priority, PLAIN.priority),
+    )
+
+
+def _kind(topics: tuple[str, ...] | None, object: str | None, mime_type: str | None) -> Kind:
     if not topics and object is None:
         raise RequestInvalid("neither topics nor object", "one of them says where it goes", "TOPIC_INVALID")
     envelope = alike(topics or (), object, mime_type, None)
-    if key is not None or timestamp is not None:
-        envelope = Envelope(
-            topics=envelope.topics,
-            object=envelope.object,
-            key=None if key is None else check_key(key),
-            mime_type=envelope.mime_type,
-            timestamp=None if timestamp is None else _moment(timestamp),
-        )
-    message = Publish(envelope=envelope, body=value)
-    if delay is not None:
-        message.delay_us = parse_span(delay, "delay")
-    if ttl is not None:
-        message.ttl_us = parse_span(ttl, "ttl")
-    if priority is not None:
-        message.priority = check_priority(priority)
-    return message
+    return envelope.topics, envelope.object, envelope.mime_type
+
+
+def _said(column: list[Any] | None, check: Callable[[Any], Any], otherwise: Any = None) -> list[Any] | None:
+    """The column checked, `otherwise` for each null; None where all are."""
+    distinct = set(column or ())
+    if distinct <= {None}:
+        return None
+    checked = {value: otherwise if value is None else check(value) for value in distinct}
+    return [checked[value] for value in column or ()]
 
 
 def _moment(value: int | str) -> int:
@@ -174,10 +183,12 @@ def _without_null(topics: list[str | None]) -> tuple[str, ...]:
 
 def _commas(column: pa.Array) -> list[Any]:
     """`a.x, a.y`, as in a header."""
-    return [
-        None if text is None else tuple(map(str.strip, text.split(","))) if text else ()
-        for text in column.to_pylist()
-    ]
+    texts = column.to_pylist()
+    read = {
+        text: None if text is None else tuple(map(str.strip, text.split(","))) if text else ()
+        for text in set(texts)
+    }
+    return [read[text] for text in texts]
 
 
 def _microseconds(column: pa.Array) -> list[Any]:

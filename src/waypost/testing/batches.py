@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from ..batches import Chunk, Packing, sum_of
+from ..batches import Chunk, Kind, Packing, Rows, sum_of
 from ..commands import AcceptBatch, Batch, EnterRows, KeepUpload, Publish, Reap, Staged, Upload
 from ..errors import (
     BatchConflict,
@@ -20,6 +20,7 @@ from ..errors import (
     RequestInvalid,
     UploadNotFound,
 )
+from ..message import payload_hash
 from ..store import Feature
 from .features import wants
 from .hand import Hand, publish
@@ -31,11 +32,28 @@ DAY = 86_400.0
 def keep(hand: Hand, *messages: Publish) -> Upload:
     """An upload of these, as the broker keeps one."""
     packing = Packing()
-    packing.add(messages)
+    packing.add(rows_of(messages))
     id = os.urandom(16).hex()
     body = hand.store.stage_chunk(id, packing.chunk())
     upload: Upload = hand.do(KeepUpload(id=id, body=body, rows=packing.rows, hash=packing.hash))
     return upload
+
+
+def rows_of(messages: Sequence[Publish]) -> Rows:
+    said: list[Kind] = [(m.envelope.topics, m.envelope.object, m.envelope.mime_type) for m in messages]
+    kinds = list(dict.fromkeys(said))
+    bodies = [bytes(m.body) for m in messages if not isinstance(m.body, Staged)]
+    return Rows(
+        kinds=kinds,
+        kind=[kinds.index(kind) for kind in said],
+        bodies=bodies,
+        hashes=list(map(payload_hash, bodies)),
+        keys=[m.envelope.key for m in messages],
+        timestamps=[m.envelope.timestamp for m in messages],
+        delays_us=[m.delay_us for m in messages],
+        ttls_us=[m.ttl_us for m in messages],
+        priorities=[m.priority for m in messages],
+    )
 
 
 def accept(hand: Hand, *uploads: Upload, query: str = "q", batch: int = 0, **other: Any) -> Batch:

@@ -93,9 +93,9 @@ def _numbered(form: str, rows: int) -> str:
 class Pending:
     def __init__(self, db: Db) -> None:
         self._db = db
-        #: shared: at, route … traceparent; own: sequence, salt, own_id, priority, expires_at, same_as, hash, size, body
+        #: shared: at, route … traceparent; own: sequence, salt, own_id, key, timestamp, priority, expires_at, same_as, hash, size, body
         self.messages = Rows(
-            "insert into messages", "({},?1,{},{},?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,{},{},{},{},{},{})"
+            "insert into messages", "({},?1,{},{},?2,?3,?4,{},?5,{},?6,?7,?8,?9,?10,{},{},{},{},{},{})"
         )
         #: idempotency keys: (producer, key) -> hash, id, state, same_as; looked at before their table
         self.keys: dict[tuple[int, str], Row] = {}

@@ -49,17 +49,36 @@ class _Plan(msgspec.Struct):
     topics: str
     object: str | None
 
+    def stored(self, envelope: Envelope) -> Envelope:
+        """As it is read back."""
+        return envelope if self.object is None or self.object == envelope.object else envelope.of(self.object)
+
 
 class _Kind(msgspec.Struct):
-    """Messages that share an envelope: their plan, and the columns they have in common."""
+    """Messages that share an envelope, or all of it but key and timestamp: their plan, and the columns they have in common."""
 
     envelope: Envelope
     queue: str | None
     plan: _Plan
     #: as it is read back
     stored: Envelope
-    #: messages.route … messages.traceparent
+    #: messages.route … messages.traceparent, without key and timestamp
     columns: Row
+
+    def fits(self, command: Publish) -> bool:
+        """One whose envelope says the same, but for key and timestamp."""
+        mine, its = self.envelope, command.envelope
+        return (
+            its.topics is mine.topics
+            and its.object == mine.object
+            and its.mime_type == mine.mime_type
+            and its.producer == mine.producer
+            and its.sent == mine.sent
+            and its.encoding == mine.encoding
+            and its.meta == mine.meta
+            and its.traceparent == mine.traceparent
+            and command.queue == self.queue
+        )
 
 
 class Publishing:
@@ -116,6 +135,8 @@ class Publishing:
                 and message.idempotency_key is None
             ):
                 continue  # its queues exist and have no limits, and it has no key
+            if message.id is None and message.idempotency_key is None and self._known_plan(message):
+                continue
             known = self._idempotency_hash(message, keys) if message.idempotency_key is not None else None
             if known is None and message.id is not None:
                 known = self._own_id_hash(message, ids)
@@ -287,14 +308,20 @@ class Publishing:
             self._plans[self._plan_key(command)] = plan
         return plan
 
+    def _known_plan(self, command: Publish) -> _Plan | None:
+        """Of one that meets neither a limit nor a comparison, and that nobody else decides."""
+        names = self._names
+        if command.hold or names.sparks or names.logged or names.compared:
+            return None
+        return self._plans.get(self._plan_key(command))
+
     def _kind(self, command: Publish) -> _Kind:
+        return self._kind_by(self._plans.get(self._plan_key(command)) or self._make_plan(command), command)
+
+    def _kind_by(self, plan: _Plan, command: Publish) -> _Kind:
         envelope = command.envelope
-        plan = self._plans.get(self._plan_key(command)) or self._make_plan(command)
-        stored = envelope
-        if plan.object != envelope.object:
-            stored = msgspec.structs.replace(envelope, object=plan.object)
         columns = self._columns(envelope, plan.route, plan.topics, plan.object)
-        kind = _Kind(envelope, command.queue, plan, stored, columns)
+        kind = _Kind(envelope, command.queue, plan, plan.stored(envelope), columns)
         # One with a key is seldom seen twice; one whose plan is made each time must not be kept.
         if envelope.key is None and self._plan_key(command) in self._plans:
             if len(self._kinds) > 1_000:
@@ -303,14 +330,12 @@ class Publishing:
         return kind
 
     def _columns(self, envelope: Envelope, route: int | str | None, topics: str, object: str | None) -> Row:
-        """messages.route … messages.traceparent"""
+        """messages.route … messages.traceparent, without key and timestamp: those are seldom alike"""
         return (
             route,
             topics,
             object,
-            envelope.key,
             envelope.mime_type,
-            envelope.timestamp,
             envelope.sent,
             None if envelope.producer is None else self._names.party(envelope.producer),
             envelope.encoding,
@@ -322,12 +347,15 @@ class Publishing:
         """The hot loop: a row of `messages` each, and a place in `ready`; what is not plain is done by the way."""
         ledger, draw, kinds, young = self._ledger, self._draw, self._kinds, self._young.messages
         #: what is in L by object; and what is compared of the message at hand
-        logged, compared = self._names.logged, None
+        logged = self._names.logged
+        compared: tuple[Thing, bytes] | None = None
         add_row, add_result, now = self._rows.messages.add, results.append, ledger.now
         make_own_id = id_maker(now)
         #: what neighbours of a kind share
         last_kind: _Kind | None = None
         shared: Row = ()
+        #: of the last that had an envelope of its own, and nothing that must be looked at twice
+        own: _Kind | None = None
         #: those of plain messages, by where they go
         ready: dict[tuple[Destination, int], array[int]] = {}
         for command in commands:
@@ -350,24 +378,21 @@ class Publishing:
                 or command.hold
                 or logged
             ):
-                self._make_ready(ready)
-                try:
-                    if self._holds(command):
-                        add_result(self._log_held(command))
+                if own is None or command.hold or not own.fits(command):
+                    known_plan = self._known_plan(command)
+                    own = None if known_plan is None else self._kind_by(known_plan, command)
+                kind = own
+                if kind is None:
+                    self._make_ready(ready)
+                    try:
+                        settled = self._settled(command)
+                    except Refused as refusal:
+                        add_result(refusal)
                         continue
-                    compared = self._compared(command)
-                    if compared is not None and not command.force:
-                        self._check_queues(command)
-                        same_as = self._contents.repeated(*compared)
-                        if same_as is not None:
-                            compared = None
-                            add_result(self._log_unchanged(command, same_as))
-                            continue
-                    kind = self._kind(command)
-                except Refused as refusal:
-                    compared = None
-                    add_result(refusal)
-                    continue
+                    if isinstance(settled, Published):
+                        add_result(settled)
+                        continue
+                    kind, compared = settled
             plan, priority, ttl_us = kind.plan, command.priority, command.ttl_us
             sequence = ledger.head + 1
             ledger.head = sequence + plan.offsets
@@ -383,7 +408,20 @@ class Publishing:
                 last_kind, shared = kind, (now, *kind.columns)
             expires_at = None if ttl_us is None else now + ttl_us
             add_row(
-                shared, (sequence, salt, command.id, priority, expires_at, None, command.hash, size, stored)
+                shared,
+                (
+                    sequence,
+                    salt,
+                    command.id,
+                    envelope.key,
+                    envelope.timestamp,
+                    priority,
+                    expires_at,
+                    None,
+                    command.hash,
+                    size,
+                    stored,
+                ),
             )
             queue = plan.plain
             if queue is None or command.delay_us or ttl_us is not None:
@@ -397,7 +435,8 @@ class Publishing:
                 queue.bytes += size
                 # Behind a long backlog it would be old when its turn comes.
                 if queue.ready < MOST_MESSAGES and size <= LARGEST and stored is body:
-                    young[sequence] = Message(message_id, kind.stored, now, body, size, True)
+                    read_back = kind.stored if kind.envelope is envelope else plan.stored(envelope)
+                    young[sequence] = Message(message_id, read_back, now, body, size, True)
             if compared is not None:
                 self._contents.note(*compared, message_id, sequence)
                 compared = None
@@ -406,6 +445,18 @@ class Publishing:
                 self._remember(command, sequence, published)
             add_result(published)
         self._make_ready(ready)
+
+    def _settled(self, command: Publish) -> Published | tuple[_Kind, tuple[Thing, bytes] | None]:
+        """One that stops at L or is unchanged: its answer. Else its kind, and what will be compared with the next of its key."""
+        if self._holds(command):
+            return self._log_held(command)
+        compared = self._compared(command)
+        if compared is not None and not command.force:
+            self._check_queues(command)
+            same_as = self._contents.repeated(*compared)
+            if same_as is not None:
+                return self._log_unchanged(command, same_as)
+        return self._kind(command), compared
 
     def _log_held(self, command: Publish) -> Published:
         """L alone: a Decide says later where it goes."""
@@ -448,6 +499,8 @@ class Publishing:
                 sequence,
                 salt,
                 command.id,
+                envelope.key,
+                envelope.timestamp,
                 command.priority,
                 expires_at,
                 repeated,
