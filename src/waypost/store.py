@@ -270,18 +270,16 @@ class Store(Protocol):
     shared: bool
     #: what its instants come from
     clock: Clock
-    #: how long the last sync took
-    sync_seconds: float
     #: None where nobody else fetches
     races: Races | None
 
-    def apply(self, commands: Sequence[Command]) -> Applied:
-        """Called by the committer alone, one group at a time, but for what `overlap` says. A repeat is a new group."""
+    @property
+    def sync_seconds(self) -> float:
+        """How long the last sync took."""
         ...
 
-    def overlap(self, placed: Callable[[], None]) -> int:
-        """Once, by the committer: how many groups may be under way at once. Where that is more than one, `placed` is called, from its
-        thread, by a group whose place in the log is certain while it is still being written: the next `apply` may begin then."""
+    def apply(self, commands: Sequence[Command]) -> Applied:
+        """Called by the committer alone, one group at a time. A repeat is a new group."""
         ...
 
     def stage(self, body: bytes) -> bytes | Staged:

@@ -135,7 +135,7 @@ class Walked:
 
     def crash(self) -> None:
         assert self._store is not None
-        self._store.lanes[0].close()
+        self._store.lane.close()
         self._store._reader.close()
 
     def remove(self) -> None:

@@ -404,7 +404,7 @@ def overtaken_by(monkeypatch: pytest.MonkeyPatch, store: PostgresStore, other: C
     prepare = GroupRows.prepare
 
     def prepared(self: GroupRows, *given: Any) -> None:
-        if not done and self.db.connection is store.lanes[0].connection:
+        if not done and self.db.connection is store.lane.connection:
             done.append(other())
         prepare(self, *given)
 

@@ -22,7 +22,7 @@ from waypost.errors import LakeUnusable
 
 pytest.importorskip("pyspark")
 
-from waypost.spark import ReadingImpossible, events, table
+from waypost.spark import ReadingImpossible, events, reading, table
 from waypost.spark.tables import TABLES
 
 if TYPE_CHECKING:
@@ -122,6 +122,22 @@ def test_a_broker_without_a_lake_is_read_over_http(spark: SparkSession, tmp_path
         end(started)
     finally:
         started.process.kill()
+
+
+def test_a_tail_is_the_same_whoever_reads_it(
+    spark: SparkSession, broker: Broker, unsealed: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver a short one, tasks a long one."""
+    by_driver = events(spark, broker.url)
+    monkeypatch.setattr(reading, "SHORT_TAIL", 0)
+    by_tasks = events(spark, broker.url)
+    assert by_driver.schema == by_tasks.schema
+    tails = [
+        sorted(map(tuple, found.where(f"offset > {unsealed[0]}").collect()))
+        for found in (by_driver, by_tasks)
+    ]
+    assert len(tails[0]) == unsealed[1] - unsealed[0]
+    assert tails[0] == tails[1]
 
 
 def test_payloads_come_from_the_lake(spark: SparkSession, broker: Broker, client: BlockingClient) -> None:

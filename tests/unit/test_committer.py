@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Event, Lock, current_thread, main_thread
+from threading import current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -271,103 +271,5 @@ def test_one_answer_that_fails_does_not_keep_the_others_from_theirs() -> None:
         await bench.settle()
         assert [name for name, _ in bench.answers] == ["first", "last"]
         assert len(bench.applied) == 1
-
-    run(test)
-
-
-# ── groups beside each other ────────────────────────────────────────────────────────────────────────
-
-
-class TwoLanes(MemoryStore):
-    """Writes for as long as it is told to, and lets the next group begin meanwhile."""
-
-    threaded = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.groups: list[int] = []
-        self.written = Event()
-        self._one_decides = Lock()
-        self._placed: Callable[[], None] | None = None
-
-    def overlap(self, placed: Callable[[], None]) -> int:
-        self._placed = placed
-        return 2
-
-    def apply(self, commands: Sequence[Command]) -> Applied:
-        with self._one_decides:
-            self.groups.append(len(commands))
-            applied = super().apply(commands)
-        if len(self.groups) == 1:
-            assert self._placed is not None
-            self._placed()
-            assert self.written.wait(10)
-        return applied
-
-
-async def until(true: Callable[[], bool]) -> None:
-    for _ in range(10_000):
-        if true():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never was")
-
-
-def test_a_group_begins_while_the_last_one_is_written_and_is_answered_after_it() -> None:
-    async def test() -> None:
-        store = TwoLanes()
-        bench = Bench(store)
-        bench.submit("first", message())
-        await until(lambda: bool(store.groups))
-        bench.submit("second", message())
-        bench.submit("third", message())
-        await until(lambda: len(store.groups) == 2)
-        await asyncio.sleep(0.05)
-        assert (bench.answers, bench.committer.idle) == ([], False)
-        bench.submit("fourth", message())
-        await asyncio.sleep(0.05)
-        assert store.groups == [1, 2]  # two are under way, a third one waits
-        store.written.set()
-        await bench.settle()
-        assert [name for name, _ in bench.answers] == ["first", "second", "third", "fourth"]
-        assert (store.groups, bench.committer.idle) == ([1, 2, 1], True)
-
-    run(test)
-
-
-def test_a_few_wait_for_company_beside_a_large_group() -> None:
-    async def test() -> None:
-        store = TwoLanes()
-        bench = Bench(store)
-        for number in range(40):
-            bench.submit(number, message())
-        await until(lambda: bool(store.groups))
-        for number in range(9):
-            bench.submit(number, message())
-        await asyncio.sleep(0.05)
-        assert store.groups == [40]
-        bench.submit("one more", message())
-        await until(lambda: len(store.groups) == 2)
-        assert store.groups == [40, 10]
-        store.written.set()
-        await bench.settle()
-
-    run(test)
-
-
-def test_who_found_nothing_hears_of_what_the_group_beside_it_made_ready() -> None:
-    async def test() -> None:
-        store = TwoLanes()
-        bench = Bench(store)
-        bench.submit("publish", message())
-        await until(lambda: bool(store.groups))
-        bench.submit("fetch", Fetch(queue="b"))
-        await until(lambda: len(store.groups) == 2)
-        store.written.set()
-        await bench.settle()
-        assert [dict(applied.ready) for applied in bench.applied] == [{"a": 1}, {"a": 1}]
-        bench.submit("again", Fetch(queue="b"))
-        await bench.settle()
-        assert dict(bench.applied[-1].ready) == {}
 
     run(test)

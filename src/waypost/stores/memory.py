@@ -662,9 +662,6 @@ class MemoryStore:
     def export_source(self) -> str | None:
         return None
 
-    def overlap(self, placed: Callable[[], None]) -> int:
-        return 1
-
     def listen(self, heard: Callable[[Heard], None]) -> None:
         """Nobody else is here."""
 

@@ -517,9 +517,6 @@ class FolderStore:
             due_at = None if self._closed else self._due_at()
         return due_at is not None and due_at <= self.clock()
 
-    def overlap(self, placed: Callable[[], None]) -> int:
-        return 1
-
     def listen(self, heard: Callable[[Heard], None]) -> None:
         self._watch.listen(heard)
 

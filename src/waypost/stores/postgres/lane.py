@@ -4,13 +4,6 @@ apply ─▶ parts ─▶ a transaction each ─┬─ committed: results
                                       ├─ deadlock, names changed …: rolled back, again
                                       ├─ connection lost: made anew ── COMMIT was under way? `brokers` says whether it went through
                                       └─ for longer than PATIENCE: StoreUnavailable, and the broker lives on
-
-A broker may have two. A group begins then when the one before it has the last lock and is only being written (`turns.py`):
-
-    lane 1   read, decide ─▶ last lock ─┬─ write, COMMIT                     read, decide ─▶ …
-    lane 2                              └─▶ read, decide ─▶ (last lock) ─┬─ write, COMMIT
-
-So the database works while the broker does.
 """
 
 from __future__ import annotations
@@ -48,7 +41,6 @@ from .group import GroupRows, Head, Keeping, Overtaken, receipts_of
 from .loading import send
 from .names import Db, Names
 from .reaping import reap
-from .turns import Displaced, Turn
 from .watching import NEXT_DUE, Watch
 from .writing import NamesChanged, Written, is_dirty, lock, write
 
@@ -91,7 +83,7 @@ class InDoubt(Exception):
 
 
 class Common(NamedTuple):
-    """What the lanes of a broker share."""
+    """What a lane needs of its broker."""
 
     url: str
     clock: Clock
@@ -110,12 +102,9 @@ class Lane:
         self._names: Names | None = None
         self._enrolled = False
 
-    def apply(self, commands: Sequence[Command], keeping: Keeping, turn: Turn) -> Applied:
+    def apply(self, commands: Sequence[Command], keeping: Keeping) -> Applied:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        parts = _parts(commands) or [[]]
-        return _together(
-            [self._apply(part, keeping, deadline, turn, part is parts[-1]) for part in parts],
-        )
+        return _together([self._apply(part, keeping, deadline) for part in _parts(commands) or [[]]])
 
     def close(self) -> None:
         self._names = None
@@ -123,22 +112,14 @@ class Lane:
             self.connection.close()
             self.connection = None
 
-    def _apply(
-        self, commands: Sequence[Command], keeping: Keeping, deadline: float, turn: Turn, final: bool
-    ) -> Applied:
-        """One transaction, again and again until it went through or there is no point any more. `final`: nothing of the group comes
-        after it."""
+    def _apply(self, commands: Sequence[Command], keeping: Keeping, deadline: float) -> Applied:
+        """One transaction, again and again until it went through or there is no point any more."""
         reruns = 0
         while True:
-            if turn.begin():
-                deadline = time.monotonic() + PATIENCE_SECONDS
             try:
-                return self._transact(commands, keeping, turn, final)
-            except Displaced:
-                self._roll_back()
+                return self._transact(commands, keeping)
             except _RERUN as error:
                 self._roll_back()
-                turn.lost()
                 reruns += 1
                 late = isinstance(error, errors.QueryCanceled) and time.monotonic() > deadline
                 if late or reruns > MOST_RERUNS:
@@ -148,7 +129,6 @@ class Lane:
                 time.sleep(random.random() * 0.002 * min(reruns, 10))
             except _GONE as error:
                 self.close()
-                turn.lost()
                 if time.monotonic() > deadline:
                     log.error("store: %s is not reached: %s", masked(self._common.url), one_line(error))
                     return _refused(commands, StoreUnavailable(one_line(error)))
@@ -159,16 +139,13 @@ class Lane:
                 return _refused(commands, refusal)
             except Exception as error:
                 self._roll_back()
-                turn.lost()
                 if len(commands) > 1:
                     # One bad command never fails its neighbours.
-                    return _together(
-                        [self._apply([command], keeping, deadline, turn, False) for command in commands]
-                    )
+                    return _together([self._apply([command], keeping, deadline) for command in commands])
                 log.exception("a command failed")
                 return _refused(commands, Failed(f"{type(error).__name__}: {one_line(error)}"))
 
-    def _transact(self, commands: Sequence[Command], keeping: Keeping, turn: Turn, final: bool) -> Applied:
+    def _transact(self, commands: Sequence[Command], keeping: Keeping) -> Applied:
         connection = self._connected()
         self._group += 1
         receipts = receipts_of(commands)
@@ -190,15 +167,12 @@ class Lane:
                     found = _ask(db, rows, rows.now)
                 connection.rollback()
                 return _applied(rows, results, rules.logged, rows.now, found)
-            turn.last()
             written = lock(rows)
-            if final:
-                turn.placed()
             # All that can go wrong does so before COMMIT.
             results = [written.result(result) for result in results]
             logged = written.number(rules.logged)
             began = time.perf_counter()
-            found = self._write(connection, rows, written, turn)
+            found = self._write(connection, rows, written)
             self.sync_seconds = time.perf_counter() - began
         rows.names.version += rows.renamed
         if found is not None:
@@ -206,7 +180,7 @@ class Lane:
             self._common.watch.own(written.turn, rows.names.version)
         return _applied(rows, results, logged, written.at, found)
 
-    def _write(self, connection: Conn, rows: GroupRows, written: Written, turn: Turn) -> tuple[Db, Db] | None:
+    def _write(self, connection: Conn, rows: GroupRows, written: Written) -> tuple[Db, Db] | None:
         """All at once, and COMMIT with it. When the connection breaks now, nobody has heard whether it went through: the next one is
         asked. None: it did, and what was asked besides is not known."""
         group = self._group
@@ -220,7 +194,6 @@ class Lane:
             raise
         except _GONE:
             self.close()
-            turn.lost()
             if not self._went_through(group):
                 raise
             return None

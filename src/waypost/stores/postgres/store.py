@@ -1,11 +1,9 @@
-"""The PostgreSQL store: the lanes that groups go through (`lane.py`), and what is read between them (`reading.py`)."""
+"""The PostgreSQL store: the lane that groups go through (`lane.py`), and what is read between them (`reading.py`)."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Collection, Sequence
-from queue import LifoQueue
 
 from ...commands import Batch, Command, Job, Staged, Upload
 from ...destinations import Kind
@@ -38,11 +36,7 @@ from .connecting import open_checked
 from .group import Keeping
 from .lane import Common, Lane
 from .reading import Reader
-from .turns import Turn
 from .watching import SharedTask, Watch
-
-#: Groups that are under way at once. Two were measured and are slower: groups become smaller, and each costs the same round trips.
-LANES = 1
 
 
 class PostgresStore:
@@ -60,45 +54,26 @@ class PostgresStore:
         entropy: Entropy | None = None,
         infer_types: bool = True,
         log_keep_us: int = DEFAULT.keep_us,
-        lanes: int = LANES,
     ) -> None:
         self.url = url
         self.clock = clock or SteadyClock()
-        self.sync_seconds = 0.0
         self._keeping = Keeping(log_keep_us, False, None)
         self.broker = os.urandom(8).hex()
         connection = open_checked(url)
         self._reader = Reader(url)
         self._watch = Watch(url, self.broker, self.clock)
         common = Common(url, self.clock, entropy or system_entropy(), infer_types, self._watch)
-        self.lanes = [Lane(self.broker, common, connection)]
-        self.lanes += [Lane(f"{self.broker}-{number}", common) for number in range(2, lanes + 1)]
-        self._free: LifoQueue[Lane] = LifoQueue()
-        for lane in reversed(self.lanes):
-            self._free.put(lane)
-        #: whoever has it decides; it goes on to the next one with the last lock
-        self._deciding = threading.Lock()
-        self._newest: Turn | None = None
-        self._placed: Callable[[], None] | None = None
+        self.lane = Lane(self.broker, common, connection)
         self._closed = False
 
     # ── groups ──────────────────────────────────────────────────────────────────────────────
 
     def apply(self, commands: Sequence[Command]) -> Applied:
-        turn = Turn(self._deciding, self._placed)
-        turn.follow(self._newest)
-        self._newest = turn
-        lane = self._free.get()
-        try:
-            return lane.apply(commands, self._keeping, turn)
-        finally:
-            turn.end()
-            self.sync_seconds = lane.sync_seconds
-            self._free.put(lane)
+        return self.lane.apply(commands, self._keeping)
 
-    def overlap(self, placed: Callable[[], None]) -> int:
-        self._placed = placed
-        return len(self.lanes)
+    @property
+    def sync_seconds(self) -> float:
+        return self.lane.sync_seconds
 
     # ── reads ───────────────────────────────────────────────────────────────────────────────
 
@@ -228,6 +203,5 @@ class PostgresStore:
             return
         self._closed = True
         self._watch.stop()
-        for lane in self.lanes:
-            lane.close()
+        self.lane.close()
         self._reader.close()

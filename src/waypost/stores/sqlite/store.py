@@ -667,9 +667,6 @@ class SqliteStore:
     def export_source(self) -> str | None:
         return str(self.path.absolute())
 
-    def overlap(self, placed: Callable[[], None]) -> int:
-        return 1
-
     def listen(self, heard: Callable[[Heard], None]) -> None:
         """Nobody else is here."""
 
