@@ -80,6 +80,8 @@ def _settings(master: str, log: str, brief: bool) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.sources.parallelPartitionDiscovery.threshold": str(_LIST_HERE),
+        # Arrow stays Arrow until a task reads it, instead of becoming rows in the driver first.
+        "spark.sql.execution.arrow.localRelationThreshold": "0",
         "spark.driver.memory": f"{_driver_gib()}g",
         JAVA_OPTIONS: " ".join(
             [
