@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -15,33 +16,48 @@ from scripts.test_servers import SERVERS, table
 
 from . import results
 from .child import ROOT, normal_command, serve_command, unchecked_command
-from .kills import round_of_kills
+from .kills import Struck, round_of_kills
 from .lake import round_of_pipeline_kills, round_of_pipeline_kills_on_postgres
 from .power import cut
 from .replay import round_of_replay_kills
-from .results import Row
+from .results import Outcomes, Row
 from .routing import round_of_routing_kills
 from .shared import round_of_folder_kills, round_of_postgres_kills
 from .sink import round_of_sink_kills
 from .walk import walk
 
-PARTS = (
-    "kills",
-    "power",
-    "control",
-    "walk",
-    "folder",
-    "postgres",
-    "pipeline",
-    "pipeline-postgres",
-    "routing",
-    "sink",
-    "replay",
-)
 #: kills on one file, folder or database
 ROUND = 20
 #: kills of the pipeline, or of replays, on one lake
 PIPELINE_ROUND = 10
+
+
+class Kills(NamedTuple):
+    """A part that is rounds of kills, each as `run` says."""
+
+    run: Callable[[int, int, Callable[[], None]], Struck | Outcomes]
+    usual: int
+    #: in one round
+    largest: int
+    help: str
+
+    def rounds(self, kills: int) -> list[int]:
+        return [min(self.largest, kills - done) for done in range(0, kills, self.largest)]
+
+
+KILLS = {
+    "kills": Kills(round_of_kills, 200, ROUND, "kill -9 under load"),
+    "folder": Kills(round_of_folder_kills, 200, ROUND, "… of brokers on a folder"),
+    "postgres": Kills(round_of_postgres_kills, 200, ROUND, "… of brokers on PostgreSQL, and of it"),
+    "pipeline": Kills(round_of_pipeline_kills, 20, PIPELINE_ROUND, "kill -9 of the pipeline"),
+    "pipeline-postgres": Kills(
+        round_of_pipeline_kills_on_postgres, 10, PIPELINE_ROUND, "… on PostgreSQL, beside a second broker"
+    ),
+    "routing": Kills(round_of_routing_kills, 20, PIPELINE_ROUND, "… of routing in Spark, and of its broker"),
+    "sink": Kills(round_of_sink_kills, 20, PIPELINE_ROUND, "… of a job that writes, and of its broker"),
+    "replay": Kills(round_of_replay_kills, 20, PIPELINE_ROUND, "… of a replay, and of its target"),
+}
+PARTS = ("power", "control", "walk", *KILLS)
 RIG = ("nbdkit", "nbdfuse", "fuse3")
 _COMMANDS = {
     "cuts": serve_command,
@@ -54,21 +70,12 @@ _COMMANDS = {
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("prove", description="Prove that nothing acknowledged is lost.")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas (all)")
-    parser.add_argument("--kills", type=int, default=200, help="kill -9 under load (200)")
     parser.add_argument("--cuts", type=int, default=10, help="power cuts, half after a healed error (10)")
     parser.add_argument("--controls", type=int, default=3, help="power cuts for each control (3)")
     parser.add_argument("--walks", type=int, default=2, help="hundreds of walks (2)")
-    parser.add_argument("--folder-kills", type=int, default=200, help="… of brokers on a folder (200)")
-    parser.add_argument(
-        "--postgres-kills", type=int, default=200, help="… of brokers on PostgreSQL, and of it (200)"
-    )
-    parser.add_argument("--pipeline-kills", type=int, default=20, help="kill -9 of the pipeline (20)")
-    parser.add_argument("--pipeline-postgres-kills", type=int, default=10, help="… on PostgreSQL (10)")
-    parser.add_argument("--routing-kills", type=int, default=20, help="… of routing in Spark (20)")
-    parser.add_argument(
-        "--sink-kills", type=int, default=20, help="kill -9 of a job that writes, and of its broker (20)"
-    )
-    parser.add_argument("--replay-kills", type=int, default=20, help="kill -9 of a replay, its target (20)")
+    for part, kills in KILLS.items():
+        option = f"--{size_of(part).replace('_', '-')}"
+        parser.add_argument(option, type=int, default=kills.usual, help=f"{kills.help} ({kills.usual})")
     parser.add_argument("--seed", type=int, default=1, help="which run of chance (1)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever .prove holds")
     return parser
@@ -85,8 +92,6 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         return Row(part=part, index=index, size=size, seed=seed, code=code, at="")
 
     rows = []
-    if "kills" in chosen:
-        rows += [row("kills", index, size) for index, size in enumerate(_rounds(arguments.kills, ROUND))]
     if "power" in chosen:
         rows += [row("cuts", index) for index in range(arguments.cuts - arguments.cuts // 2)]
         rows += [row("healed", index) for index in range(arguments.cuts // 2)]
@@ -94,34 +99,21 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         rows += [row(part, index) for part in results.CONTROLS for index in range(arguments.controls)]
     if "walk" in chosen:
         rows.append(row("walk", 0, arguments.walks))
-    for part, kills, largest in (
-        ("folder", arguments.folder_kills, ROUND),
-        ("postgres", arguments.postgres_kills, ROUND),
-        ("pipeline", arguments.pipeline_kills, PIPELINE_ROUND),
-        ("pipeline-postgres", arguments.pipeline_postgres_kills, PIPELINE_ROUND),
-        ("routing", arguments.routing_kills, PIPELINE_ROUND),
-        ("sink", arguments.sink_kills, PIPELINE_ROUND),
-        ("replay", arguments.replay_kills, PIPELINE_ROUND),
-    ):
+    for part, kills in KILLS.items():
         if part in chosen:
-            rows += [row(part, index, size) for index, size in enumerate(_rounds(kills, largest))]
+            sizes = kills.rounds(getattr(arguments, size_of(part)))
+            rows += [row(part, index, size) for index, size in enumerate(sizes)]
     return rows
 
 
-def _rounds(kills: int, largest: int) -> list[int]:
-    return [min(largest, kills - done) for done in range(0, kills, largest)]
+def size_of(part: str) -> str:
+    """The argument that says how many kills it has."""
+    return "kills" if part == "kills" else f"{part.replace('-', '_')}_kills"
 
 
 #: what says how long a section's run is
-_SIZES = {
-    "sqlite": ("kills", "cuts", "controls", "walks"),
-    "folder": ("folder_kills",),
-    "postgres": ("postgres_kills",),
-    "pipeline": ("pipeline_kills",),
-    "pipeline-postgres": ("pipeline_postgres_kills",),
-    "routing": ("routing_kills",),
-    "sink": ("sink_kills",),
-    "replay": ("replay_kills",),
+_SIZES = {section: (size_of(section),) for section in results.SECTIONS} | {
+    "sqlite": ("kills", "cuts", "controls", "walks")
 }
 
 
@@ -139,22 +131,12 @@ def prove(row: Row, tell: Callable[[], None]) -> None:
         row.walked = walk(row.size)
         for _ in range(row.size):
             tell()
-    elif row.part == "pipeline":
-        row.piped = round_of_pipeline_kills(row.seed, row.size, tell)
-    elif row.part == "pipeline-postgres":
-        row.piped = round_of_pipeline_kills_on_postgres(row.seed, row.size, tell)
-    elif row.part == "routing":
-        row.routed = round_of_routing_kills(row.seed, row.size, tell)
-    elif row.part == "sink":
-        row.sunk = round_of_sink_kills(row.seed, row.size, tell)
-    elif row.part == "replay":
-        row.replayed = round_of_replay_kills(row.seed, row.size, tell)
-    elif row.part == "folder":
-        row.struck = round_of_folder_kills(row.seed, row.size, tell)
-    elif row.part == "postgres":
-        row.struck = round_of_postgres_kills(row.seed, row.size, tell)
-    elif row.part == "kills":
-        row.struck = round_of_kills(row.seed, row.size, tell)
+    elif row.part in KILLS:
+        came = KILLS[row.part].run(row.seed, row.size, tell)
+        if isinstance(came, Struck):
+            row.struck = came
+        else:
+            row.outcome = came
     else:
         # Every second cut is aimed at a sync.
         row.struck = cut(
@@ -238,22 +220,9 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _figures(rows: Sequence[Row], part: str) -> str:
-    piped = [row.piped for row in rows if row.part == part and row.piped is not None]
-    if piped:
-        wrong = sum(one.wrong_events + sum(one.wrong_rows.values()) for one in piped)
-        return f"{sum(one.events for one in piped):,} events, {wrong:,} rows wrong"
-    routed = [row.routed for row in rows if row.part == part and row.routed is not None]
-    if routed:
-        wrong = sum(one.lost + one.wrong + one.overtaken for one in routed)
-        return f"{sum(one.decided_by_spark for one in routed):,} decided, {wrong:,} wrong"
-    sunk = [row.sunk for row in rows if row.part == part and row.sunk is not None]
-    if sunk:
-        wrong = sum(one.lost + one.doubled + one.disordered for one in sunk)
-        return f"{sum(one.rows for one in sunk):,} rows, {wrong:,} wrong"
-    replayed = [row.replayed for row in rows if row.part == part and row.replayed is not None]
-    if replayed:
-        wrong = sum(one.lost + one.doubled + one.overtaken + one.wrong_bodies for one in replayed)
-        return f"{sum(one.messages for one in replayed):,} messages, {wrong:,} wrong"
+    outcomes = results.outcomes_of(row for row in rows if row.part == part)
+    if outcomes:
+        return type(outcomes[0]).figures(outcomes)
     struck = [row.struck for row in rows if row.part == part and row.struck is not None]
     acknowledged = sum(one.verdict.acknowledged for one in struck)
     lost = sum(one.verdict.lost for one in struck)

@@ -23,18 +23,17 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
-
-import msgspec
 
 from scripts.postgres_server import Server, programs
 
 from .child import ROOT, Child, serve_url_command
 from .kills import read_log
 from .load import drain, live
+from .outcome import Outcome, total
 from .record import Record
 from .verdict import judge
 
@@ -49,7 +48,7 @@ KILLS_A_LIFE = 3
 KEPT = ("messages", "deliveries", "receipts", "queue_minutes", "consumer_minutes")
 
 
-class Piped(msgspec.Struct, kw_only=True):
+class Piped(Outcome):
     """What a round of kills came to."""
 
     kills: int
@@ -67,11 +66,32 @@ class Piped(msgspec.Struct, kw_only=True):
     #: of strangers
     reads: int
     read_errors: list[str]
-    seconds: float
 
     @property
     def faultless(self) -> bool:
         return not (self.lost or self.wrong_events or any(self.wrong_rows.values()) or self.read_errors)
+
+    @classmethod
+    def figures(cls, rounds: Sequence[Piped]) -> str:
+        wrong = total(rounds, "wrong_events") + sum(sum(one.wrong_rows.values()) for one in rounds)
+        return f"{total(rounds, 'events'):,} events, {wrong:,} rows wrong"
+
+    @classmethod
+    def lines(cls, rounds: Sequence[Piped]) -> list[str]:
+        rows = sum(sum(one.rows.values()) for one in rounds)
+        wrong = sum(sum(one.wrong_rows.values()) for one in rounds)
+        return [
+            "| the pipeline | |",
+            "|---|---:|",
+            f"| `kill -9` of it under load | {total(rounds, 'kills')} |",
+            f"| … with the broker and its sealer, with the sealer alone | {total(rounds, 'with_broker')}, {total(rounds, 'with_sealer')} |",
+            f"| its checkpoint deleted | {len(rounds)} |",
+            f"| messages acknowledged, lost | {total(rounds, 'acknowledged'):,}, **{total(rounds, 'lost')}** |",
+            f"| events in the lake, of them not as in the broker's log | {total(rounds, 'events'):,}, **{total(rounds, 'wrong_events')}** |",
+            f"| rows of the kept tables, of them not as a fold over everything or the broker says | {rows:,}, **{wrong}** |",
+            f"| reads by Polars and delta-rs meanwhile, with an error or a wrong row | {total(rounds, 'reads'):,}, "
+            f"**{sum(len(one.read_errors) for one in rounds)}** |",
+        ]
 
 
 class NoProgress(Exception):

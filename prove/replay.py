@@ -16,16 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from waypost import BlockingClient
 
 from .child import Child, serve_command
+from .outcome import Outcome, struck, total
 
 MESSAGES = 10_000
 #: messages a second: a replay lives for a few kills
@@ -38,7 +37,7 @@ NAME = "proof"
 VICTIMS = ("replay", "target", "both")
 
 
-class Replayed(msgspec.Struct, kw_only=True):
+class Replayed(Outcome):
     """What a round of kills came to."""
 
     #: of the replay alone, of the target alone, of both
@@ -50,7 +49,6 @@ class Replayed(msgspec.Struct, kw_only=True):
     overtaken: int
     #: that a consumer of the target gets otherwise than they were published, or not
     wrong_bodies: int
-    seconds: float
 
     @property
     def kills(self) -> int:
@@ -59,6 +57,22 @@ class Replayed(msgspec.Struct, kw_only=True):
     @property
     def faultless(self) -> bool:
         return not (self.lost or self.doubled or self.overtaken or self.wrong_bodies)
+
+    @classmethod
+    def figures(cls, rounds: Sequence[Replayed]) -> str:
+        wrong = total(rounds, "lost", "doubled", "overtaken", "wrong_bodies")
+        return f"{total(rounds, 'messages'):,} messages, {wrong:,} wrong"
+
+    @classmethod
+    def lines(cls, rounds: Sequence[Replayed]) -> list[str]:
+        return [
+            "| replay from the lake | |",
+            "|---|---:|",
+            f"| `kill -9` of it, of its target, of both | {struck(rounds, 'replay', 'target', 'both')} |",
+            f"| messages of the lake, of them lost | {total(rounds, 'messages'):,}, **{total(rounds, 'lost')}** |",
+            f"| … doubled, after a later one | **{total(rounds, 'doubled')}**, **{total(rounds, 'overtaken')}** |",
+            f"| … that the target hands out otherwise than they were published | **{total(rounds, 'wrong_bodies')}** |",
+        ]
 
 
 class NoProgress(Exception):

@@ -18,6 +18,7 @@ from waypost.version import __version__
 from .child import ROOT
 from .kills import Struck
 from .lake import Piped
+from .outcome import Outcome
 from .replay import Replayed
 from .routing import Routed
 from .sink import Sunk
@@ -64,8 +65,11 @@ TITLES = {
 CONTROLS = ("normal", "unchecked")
 
 
+Outcomes = Piped | Routed | Sunk | Replayed
+
+
 class Row(msgspec.Struct, kw_only=True):
-    #: a key of TITLES, `walk`, `pipeline`, `pipeline-postgres` or `routing`
+    #: a key of TITLES, `walk`, or one that has an outcome
     part: str
     #: which round, which cut, and of what size
     index: int
@@ -76,10 +80,7 @@ class Row(msgspec.Struct, kw_only=True):
     at: str
     struck: Struck | None = None
     walked: Walked | None = None
-    piped: Piped | None = None
-    routed: Routed | None = None
-    sunk: Sunk | None = None
-    replayed: Replayed | None = None
+    outcome: Outcomes | None = None
 
 
 def section_of(part: str) -> str:
@@ -117,6 +118,10 @@ def append(row: Row, path: Path = FILE) -> None:
 # ── what they say ───────────────────────────────────────────────────────────────────────────────
 
 
+def outcomes_of(rows: Iterable[Row]) -> list[Outcome]:
+    return [row.outcome for row in rows if row.outcome is not None]
+
+
 def problems(rows: Sequence[Row]) -> list[str]:
     """Everything that is not as promised; nothing: it held."""
     found = []
@@ -128,14 +133,8 @@ def problems(rows: Sequence[Row]) -> list[str]:
             found += [f"    {finding}" for finding in verdict.findings]
         if row.walked is not None and not row.walked.passed:
             found.append(f"walk: a step on which the stores disagree\n{row.walked.said}")
-        if row.piped is not None and not row.piped.faultless:
-            found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.piped)}")
-        if row.routed is not None and not row.routed.faultless:
-            found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.routed)}")
-        if row.sunk is not None and not row.sunk.faultless:
-            found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.sunk)}")
-        if row.replayed is not None and not row.replayed.faultless:
-            found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.replayed)}")
+        if row.outcome is not None and not row.outcome.faultless:
+            found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.outcome)}")
     for part in CONTROLS:
         struck = [row.struck for row in rows if row.part == part and row.struck is not None]
         if struck and not sum(one.verdict.lost for one in struck):
@@ -179,16 +178,8 @@ def _line(part: str, rows: Iterable[Row]) -> str:
 
 def table(section: str, rows: Sequence[Row]) -> str:
     """In Markdown; every figure is counted here, none is typed."""
-    if section == "routing":
-        lines = _routing_lines([row.routed for row in rows if row.routed is not None])
-    elif section == "sink":
-        lines = _sink_lines([row.sunk for row in rows if row.sunk is not None])
-    elif section == "replay":
-        lines = _replay_lines([row.replayed for row in rows if row.replayed is not None])
-    elif section.startswith("pipeline"):
-        lines = _pipeline_lines([row.piped for row in rows if row.piped is not None])
-    else:
-        lines = _store_lines(rows)
+    outcomes = outcomes_of(rows)
+    lines = type(outcomes[0]).lines(outcomes) if outcomes else _store_lines(rows)
     return "\n".join([*lines, "", _circumstances(section, rows)])
 
 
@@ -220,92 +211,12 @@ def _store_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _pipeline_lines(piped: Sequence[Piped]) -> list[str]:
-    def total(name: str) -> int:
-        return sum(getattr(one, name) for one in piped)
-
-    wrong = sum(count for one in piped for count in one.wrong_rows.values())
-    rows = sum(count for one in piped for count in one.rows.values())
-    return [
-        "| the pipeline | |",
-        "|---|---:|",
-        f"| `kill -9` of it under load | {total('kills')} |",
-        f"| … with the broker and its sealer, with the sealer alone | {total('with_broker')}, {total('with_sealer')} |",
-        f"| its checkpoint deleted | {len(piped)} |",
-        f"| messages acknowledged, lost | {total('acknowledged'):,}, **{total('lost')}** |",
-        f"| events in the lake, of them not as in the broker's log | {total('events'):,}, **{total('wrong_events')}** |",
-        f"| rows of the kept tables, of them not as a fold over everything or the broker says | {rows:,}, **{wrong}** |",
-        f"| reads by Polars and delta-rs meanwhile, with an error or a wrong row | {total('reads'):,}, "
-        f"**{sum(len(one.read_errors) for one in piped)}** |",
-    ]
-
-
-def _routing_lines(routed: Sequence[Routed]) -> list[str]:
-    def total(name: str) -> int:
-        return sum(getattr(one, name) for one in routed)
-
-    victims: Counter[str] = Counter()
-    for one in routed:
-        victims.update(one.victims)
-    decided = f"{total('decided_by_spark'):,}"
-    return [
-        "| routing in Spark | |",
-        "|---|---:|",
-        f"| `kill -9` under load: of the job, of the broker, of both | {victims['job']}, {victims['broker']}, {victims['both']} |",
-        f"| messages acknowledged, of them not there or left in L | {total('acknowledged'):,}, **{total('lost')}** |",
-        f"| decided, of them not just as a broker decides that routes by itself | {decided}, **{total('wrong')}** |",
-        f"| … of those unchanged; failed on purpose | {total('unchanged'):,}; {total('failed'):,} |",
-        f"| decided before an earlier one of their key | **{total('overtaken')}** |",
-    ]
-
-
-def _sink_lines(sunk: Sequence[Sunk]) -> list[str]:
-    def total(name: str) -> int:
-        return sum(getattr(one, name) for one in sunk)
-
-    victims: Counter[str] = Counter()
-    for one in sunk:
-        victims.update(one.victims)
-    return [
-        "| the sink | |",
-        "|---|---:|",
-        f"| `kill -9` under load | {total('kills')} |",
-        f"| … of the job, of the broker, of both | {victims['job']}, {victims['broker']}, {victims['both']} |",
-        f"| batches, rows written | {total('batches'):,}, {total('rows'):,} |",
-        f"| rows lost, doubled, after a later one of their key | **{total('lost')}**, **{total('doubled')}**, "
-        f"**{total('disordered')}** |",
-        f"| messages published beside it and acknowledged, lost | {total('acknowledged'):,}, **{total('forgotten')}** |",
-    ]
-
-
-def _replay_lines(replayed: Sequence[Replayed]) -> list[str]:
-    def total(name: str) -> int:
-        return sum(getattr(one, name) for one in replayed)
-
-    victims: Counter[str] = Counter()
-    for one in replayed:
-        victims.update(one.victims)
-    return [
-        "| replay from the lake | |",
-        "|---|---:|",
-        f"| `kill -9` of it, of its target, of both | {victims['replay']}, {victims['target']}, {victims['both']} |",
-        f"| messages of the lake, of them lost | {total('messages'):,}, **{total('lost')}** |",
-        f"| … doubled, after a later one | **{total('doubled')}**, **{total('overtaken')}** |",
-        f"| … that the target hands out otherwise than they were published | **{total('wrong_bodies')}** |",
-    ]
-
-
 def _circumstances(section: str, rows: Sequence[Row]) -> str:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
     minutes = (
-        sum(
-            one.seconds
-            for row in rows
-            for one in (row.struck, row.walked, row.piped, row.routed, row.sunk, row.replayed)
-            if one is not None
-        )
+        sum(one.seconds for row in rows for one in (row.struck, row.walked, row.outcome) if one is not None)
         / 60
     )
     below = {

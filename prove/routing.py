@@ -22,15 +22,14 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from .child import Child, serve_url_command
 from .lake import NoProgress, environment
+from .outcome import Outcome, struck, total
 
 ROUTER = "prove.routers:route"
 VICTIMS = ("job", "broker", "both")
@@ -46,7 +45,7 @@ LONGEST_WAIT_SECONDS = 2.0
 _DECIDED = 'waypost_decisions_total{by="spark"'
 
 
-class Routed(msgspec.Struct, kw_only=True):
+class Routed(Outcome):
     """What a round of kills came to."""
 
     kills: int
@@ -62,11 +61,28 @@ class Routed(msgspec.Struct, kw_only=True):
     wrong: int
     #: decided before an earlier one of its key
     overtaken: int
-    seconds: float
 
     @property
     def faultless(self) -> bool:
         return not (self.lost or self.wrong or self.overtaken)
+
+    @classmethod
+    def figures(cls, rounds: Sequence[Routed]) -> str:
+        wrong = total(rounds, "lost", "wrong", "overtaken")
+        return f"{total(rounds, 'decided_by_spark'):,} decided, {wrong:,} wrong"
+
+    @classmethod
+    def lines(cls, rounds: Sequence[Routed]) -> list[str]:
+        decided = f"{total(rounds, 'decided_by_spark'):,}"
+        return [
+            "| routing in Spark | |",
+            "|---|---:|",
+            f"| `kill -9` under load: of the job, of the broker, of both | {struck(rounds, 'job', 'broker', 'both')} |",
+            f"| messages acknowledged, of them not there or left in L | {total(rounds, 'acknowledged'):,}, **{total(rounds, 'lost')}** |",
+            f"| decided, of them not just as a broker decides that routes by itself | {decided}, **{total(rounds, 'wrong')}** |",
+            f"| … of those unchanged; failed on purpose | {total(rounds, 'unchanged'):,}; {total(rounds, 'failed'):,} |",
+            f"| decided before an earlier one of their key | **{total(rounds, 'overtaken')}** |",
+        ]
 
 
 class Job:

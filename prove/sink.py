@@ -20,14 +20,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from .child import Child, serve_command
 from .lake import PATIENCE_SECONDS, NoProgress, ask, environment
+from .outcome import Outcome, struck, total
 from .sinking import KEYS, ROWS_A_BATCH, TOPIC
 
 #: after rows came in
@@ -36,7 +35,7 @@ VICTIMS = ("job", "broker", "both")
 BESIDE = "beside.row"
 
 
-class Sunk(msgspec.Struct, kw_only=True):
+class Sunk(Outcome):
     """What a round of kills came to."""
 
     kills: int
@@ -51,11 +50,27 @@ class Sunk(msgspec.Struct, kw_only=True):
     #: published meanwhile, and of those how many are not there
     acknowledged: int
     forgotten: int
-    seconds: float
 
     @property
     def faultless(self) -> bool:
         return not (self.lost or self.doubled or self.disordered or self.forgotten)
+
+    @classmethod
+    def figures(cls, rounds: Sequence[Sunk]) -> str:
+        return f"{total(rounds, 'rows'):,} rows, {total(rounds, 'lost', 'doubled', 'disordered'):,} wrong"
+
+    @classmethod
+    def lines(cls, rounds: Sequence[Sunk]) -> list[str]:
+        return [
+            "| the sink | |",
+            "|---|---:|",
+            f"| `kill -9` under load | {total(rounds, 'kills')} |",
+            f"| … of the job, of the broker, of both | {struck(rounds, 'job', 'broker', 'both')} |",
+            f"| batches, rows written | {total(rounds, 'batches'):,}, {total(rounds, 'rows'):,} |",
+            f"| rows lost, doubled, after a later one of their key | **{total(rounds, 'lost')}**, **{total(rounds, 'doubled')}**, "
+            f"**{total(rounds, 'disordered')}** |",
+            f"| messages published beside it and acknowledged, lost | {total(rounds, 'acknowledged'):,}, **{total(rounds, 'forgotten')}** |",
+        ]
 
 
 class Job:
