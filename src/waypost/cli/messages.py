@@ -377,7 +377,7 @@ def _show_fetched(message: Message) -> None:
 
 def confirm(
     queue: Annotated[str, typer.Argument(help="Not with --channel.", show_default=False)],
-    receipts: Annotated[list[str] | None, typer.Argument(metavar="RECEIPT", show_default=False)] = None,
+    receipts: Annotated[list[str] | None, typer.Argument(metavar="[RECEIPT]...", show_default=False)] = None,
     channel: Channel = None,
     outcome: Annotated[
         Outcome, typer.Option(metavar="OUTCOME", help="success, invalid, not-interested or retry.")

@@ -92,7 +92,7 @@ def run(
 
 def rebuild(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]…", help="Which; else all.", show_default=False)
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Which; else all.", show_default=False)
     ] = None,
     url: Url = None,
     lake: Folder = None,

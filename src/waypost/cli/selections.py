@@ -21,7 +21,7 @@ from .output import json_line, moment, note, plain, show, state, table
 Terms = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="FILTER",
+        metavar="[FILTER]...",
         help="For example queue=orders state=E since=10:00 until=11:30; or just a queue. Bare times are yours.",
         show_default=False,
     ),
