@@ -115,7 +115,7 @@ def test_three_brokers_on_one_tree_lose_nothing_and_hand_nothing_out_twice(start
 def test_what_one_broker_takes_in_the_other_hands_out_at_once(start: Start) -> None:
     one, two = start(), start()
     ask(one, "PUT", "/q")
-    assert ask(two, "GET", "/q")[0] == 200
+    assert soon(lambda: ask(two, "GET", "/q")[0] == 200)
     answers: list[tuple[int, bytes, dict[str, str]]] = []
     waiting = threading.Thread(target=lambda: answers.append(ask(two, "GET", "/queue/q?wait=20")))
     waiting.start()
