@@ -424,8 +424,6 @@ def test_a_read_whose_broker_stays_away_fails(
     asked = source_broker.Broker(started.url)
     wide = EVENTS.names
     filtered, dense = asked.events(1, 200_000, wide, {"queue": "orders"}), asked.events(1, 200_000, wide, {})
-    assert next(filtered).num_rows
-    assert next(dense).num_rows
     kill(started)
     for read in (filtered, dense):
         with pytest.raises(Unreachable):
