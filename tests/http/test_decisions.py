@@ -280,7 +280,7 @@ def test_what_waits_for_too_long_is_a_warning(caplog: pytest.LogCaptureFixture) 
         id = broker.publish("/in/a.x")
         wait_until(lambda: broker.get("/health/ready")["routing"]["warning"], "warned")
         routing = broker.get("/health/ready")["routing"]
-        assert routing["oldestSeconds"] >= 0.2
+        wait_until(lambda: broker.get("/health/ready")["routing"]["oldestSeconds"] > 0.2, "it goes on")
         assert id in routing["warning"]
         assert "waypost pipeline route" in routing["warning"]
         assert figures(broker)["waypost_undecided_age_seconds"] > 0.2
