@@ -530,3 +530,12 @@ def test_serve_starts_without_the_heavy_parts(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True
     )
     assert done.stdout == "1 []\n"
+
+
+def test_a_command_that_asks_starts_without_a_large_client() -> None:
+    program = (
+        "import sys; from waypost.cli import run; code = run(['stats', '--url', 'http://127.0.0.1:9']);"
+        "print(code, 'waypost.client' in sys.modules, sorted({'aiohttp', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
+    assert done.stdout == "1 True []\n"

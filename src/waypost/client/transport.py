@@ -20,18 +20,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from .. import errors
 from ..errors import Refused, RequestInvalid, WaypostError
-from ..version import __version__
+from .connections import BrokenOff, Connections, NotConnected, Response, plain
 
 #: the first wait is drawn from up to this, every further one from twice as much
 BACK_OFF_BASE_SECONDS = 0.1
 BACK_OFF_CAP_SECONDS = 5.0
-CONNECT_SECONDS = 5.0
 #: a followed log sends an empty line every 15 s; silence for so long means that it is gone
 SILENCE_SECONDS = 40.0
 
@@ -117,8 +114,8 @@ def check_url(url: str) -> str:
 class Transport:
     def __init__(self, url: str, *, timeout: float, patience: float, connections: int) -> None:
         self.url = check_url(url)
-        self._timeout, self._patience, self._connections = timeout, patience, connections
-        self._session: aiohttp.ClientSession | None = None
+        self._timeout, self._patience = timeout, patience
+        self._connections = Connections(self.url, connections)
 
     async def ask(
         self,
@@ -153,9 +150,14 @@ class Transport:
         body: bytes | None,
         seconds: float,
     ) -> Answer:
-        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
-        async with self._request(method, at, query, headers, body, limits) as response:
-            answer = Answer(response.status, response.headers, await response.read())
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._request(method, at, query, headers, body, silence=None) as response,
+            ):
+                answer = Answer(response.status, response.headers, await response.read())
+        except TimeoutError as error:
+            raise _too_slow(self.url) from error
         if answer.status >= 400:
             raise refusal(answer.status, answer.headers, answer.body)
         return answer
@@ -163,11 +165,10 @@ class Transport:
     @asynccontextmanager
     async def stream(self, at: str, query: Query) -> AsyncIterator[AsyncIterator[bytes]]:
         """The lines of an answer as they come, for as long as it goes on."""
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
-        async with self._request("GET", at, query, None, None, limits) as response:
+        async with self._request("GET", at, query, None, None, SILENCE_SECONDS) as response:
             if response.status >= 400:
                 raise refusal(response.status, response.headers, await response.read())
-            yield _lines(response.content)
+            yield _lines(response)
 
     @asynccontextmanager
     async def _request(
@@ -177,42 +178,24 @@ class Transport:
         query: Query | None,
         headers: Mapping[str, str] | None,
         body: bytes | None,
-        limits: aiohttp.ClientTimeout,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        silence: float | None,
+    ) -> AsyncIterator[Response]:
         """One request; whatever its connection does wrong becomes Unreachable."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        url = f"{self.url}{at}?{urlencode(given, quote_via=quote)}" if given else self.url + at
+        target = f"{at}?{urlencode(given, quote_via=quote)}" if given else at
         try:
-            async with self._opened().request(
-                method,
-                URL(url, encoded=True),
-                headers=headers,
-                data=body,
-                timeout=limits,
-                allow_redirects=False,
-            ) as response:
+            exchange = self._connections.exchange(method, target, headers or {}, body, silence)
+            async with exchange as response:
                 yield response
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Unreachable(self.url, _plain(error), perhaps_done=False) from error
+        except NotConnected as error:
+            raise Unreachable(self.url, str(error), perhaps_done=False) from error
         except TimeoutError as error:
-            raise Unreachable(self.url, "it took too long", perhaps_done=True) from error
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise Unreachable(self.url, _plain(error), perhaps_done=True) from error
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._connections),
-                headers={"User-Agent": f"waypost/{__version__}"},
-                auto_decompress=False,
-                skip_auto_headers=("Content-Type",),
-            )
-        return self._session
+            raise _too_slow(self.url) from error
+        except (BrokenOff, OSError) as error:
+            raise Unreachable(self.url, plain(error), perhaps_done=True) from error
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._connections.close()
 
 
 class _Problem(msgspec.Struct):
@@ -229,22 +212,14 @@ _BY_CODE: dict[str, type[Refused]] = {
 }
 
 
-def _plain(error: Exception) -> str:
-    """A connection's failure in few words."""
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(cause, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror.lower()
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "the connection was closed"
-    return str(error) or type(error).__name__
+def _too_slow(url: str) -> Unreachable:
+    return Unreachable(url, "it took too long", perhaps_done=True)
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def _lines(response: Response) -> AsyncIterator[bytes]:
     """Whole lines of any length; an unfinished one at the end is not a line."""
     rest = b""
-    async for chunk in content.iter_any():
-        *whole, rest = (rest + chunk).split(b"\n")
+    async for part in response.parts():
+        *whole, rest = (rest + part).split(b"\n")
         for line in whole:
             yield line
