@@ -4,6 +4,8 @@
 VENV := .venv
 STAMP := $(VENV)/.stamp
 RUN := $(VENV)/bin
+# Bytecode is kept, also where the environment says otherwise: the tests start a thousand processes.
+unexport PYTHONDONTWRITEBYTECODE
 CODE := $(wildcard src tests scripts examples benchmarks prove)
 
 .DEFAULT_GOAL := help

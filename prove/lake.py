@@ -32,7 +32,7 @@ from scripts.postgres_server import Server, programs
 
 from .child import ROOT, Child, serve_url_command
 from .kills import read_log
-from .load import drain, live
+from .load import THINK_SECONDS, drain, live
 from .outcome import Outcome, total
 from .record import Record
 from .verdict import judge
@@ -150,8 +150,9 @@ def keep_sealing(url: str, stopped: threading.Event) -> None:
 
 
 class Round:
-    def __init__(self, folder: Path, seed: int, url: str | None = None) -> None:
+    def __init__(self, folder: Path, seed: int, url: str | None, think_seconds: float) -> None:
         self.folder, self.lake = folder, folder / "lake"
+        self._think_seconds = think_seconds
         url = url or f"sqlite:///{folder / 'waypost.db'}"
         self._command = [*serve_url_command(url), "--lake", str(self.lake)]
         self.rng = random.Random(seed)
@@ -168,7 +169,7 @@ class Round:
         loading = threading.Thread(
             target=live,
             args=(self.record, child, self.rng, 3_600.0, lambda: None),
-            kwargs={"clients": CLIENTS},
+            kwargs={"clients": CLIENTS, "think_seconds": self._think_seconds},
         )
         stopped = threading.Event()
         sealing = threading.Thread(target=keep_sealing, args=(url, stopped))
@@ -215,11 +216,13 @@ def round_of_pipeline_kills(
     tell: Callable[[], None] = lambda: None,
     spark: Any = None,
     database: str | None = None,
+    think_seconds: float = THINK_SECONDS,
 ) -> Piped:
-    """`spark`: a session to compare with; else one is made and stopped. `database`: of a PostgreSQL, which two brokers share."""
+    """`spark`: a session to compare with; else one is made and stopped. `database`: of a PostgreSQL, which two brokers share. `think_seconds`:
+    between two requests of a client of the load."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="waypost-pipeline-", dir="/var/tmp") as name:
-        round = Round(Path(name), seed, database)
+        round = Round(Path(name), seed, database, think_seconds)
         beside = [] if database is None else [round.broker("beside")]
         watcher = subprocess.Popen(
             [sys.executable, "-m", "prove.watching", str(round.lake)],

@@ -54,6 +54,7 @@ def live(
     fault: Callable[[], None],
     publishing: float = 0.6,
     clients: int = CLIENTS,
+    think_seconds: float = THINK_SECONDS,
 ) -> bool:
     """One life: load, after some seconds the fault, until the broker is gone. False: only by force.
 
@@ -67,7 +68,11 @@ def live(
             await _begin(record, connection)
         striker.start()
         working = [
-            asyncio.create_task(_client(record, child, port, publishing, random.Random(rng.random())))
+            asyncio.create_task(
+                _client(
+                    record, child, port, publishing, random.Random(rng.random()), think_seconds=think_seconds
+                )
+            )
             for _ in range(clients)
         ]
         try:
@@ -139,11 +144,12 @@ async def _client(
     publishing: float,
     rng: random.Random,
     ended: asyncio.Event | None = None,
+    think_seconds: float = THINK_SECONDS,
 ) -> None:
     try:
         async with Connection.open_to(port) as connection:
             while ended is None or not ended.is_set():
-                await asyncio.sleep(rng.expovariate(1 / THINK_SECONDS))
+                await asyncio.sleep(rng.expovariate(1 / think_seconds))
                 await _step(record, connection, publishing, rng)
     except Unanswered as error:
         # A process takes a moment to die, and its connections go first.

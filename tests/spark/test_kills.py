@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(600)
 def test_a_killed_pipeline_loses_and_doubles_nothing(spark: SparkSession) -> None:
-    piped = round_of_pipeline_kills(seed=5, kills=2, spark=spark)
+    piped = round_of_pipeline_kills(seed=5, kills=2, spark=spark, think_seconds=0.1)
 
     assert (piped.kills, piped.with_sealer, piped.with_broker) == (2, 1, 1)
     assert piped.acknowledged > 200

@@ -206,7 +206,7 @@ def test_a_spark_of_ones_own_is_started_by_its_own_script(broker: Broker, tmp_pa
 
 
 def test_the_rehearsal_for_the_archive_runs(spark: SparkSession, tmp_path: Path) -> None:
-    rehearse(spark, tmp_path)
+    rehearse(spark.newSession(), tmp_path)  # it changes settings
     assert (tmp_path / "checkpoint" / "commits" / "0").exists()
 
 
