@@ -202,7 +202,21 @@ def test_a_session_says_nothing_on_the_java_that_a_wheel_brings(broker: Broker, 
 
 
 def test_a_spark_of_ones_own_is_started_by_its_own_script(broker: Broker, tmp_path: Path) -> None:
-    quietly(broker, tmp_path, SPARK_HOME=str(launching.pyspark_folder()))
+    program = (
+        "import sys; from waypost.spark import session; spark = session('own', brief=True);"
+        "print(len(spark.read.format('waypost').options(url=sys.argv[1]).load().limit(2).collect()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, broker.url],
+        cwd=tmp_path,
+        env={**os.environ, "SPARK_HOME": str(launching.pyspark_folder())},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_rehearsal_for_the_archive_runs(spark: SparkSession, tmp_path: Path) -> None:

@@ -196,11 +196,11 @@ class Connections:
             raise NotConnected(plain(error)) from error
 
     async def close(self) -> None:
-        """Also those that are in use."""
+        """Also those that are in use; nothing is waited for that the other side still has to say."""
         writers = [*self._open, *(writer for _, writer in self._free)]
         self._free.clear()
         for writer in writers:
-            writer.close()
+            writer.transport.abort()
         for writer in writers:
             with suppress(OSError):
                 await writer.wait_closed()
