@@ -18,7 +18,7 @@ def open_careless(how: str, path: str) -> SqliteStore:
     if how == "normal":
         return SqliteStore(path, synchronous="normal")
     # The log's size at the start is one more checkpoint, so that goes too.
-    with patch.object(files, "_checkpoint"):
+    with patch.object(files, "checkpoint"):
         return SqliteStore(path, pregrown_bytes=0)
 
 

@@ -1,14 +1,19 @@
 """A few kills of the proof that `make prove` runs at length; and that its judge finds what it looks for."""
 
+import shutil
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from prove.careless import open_careless
 from prove.kills import round_of_kills
 from prove.messages import make_message, number_of
 from prove.record import Confirmed, Delivered, Record, Sent
 from prove.verdict import FAULTY, Event, Verdict, judge
+from waypost.commands import DeclareQueue
 
 RUN = "test"
 Depths = dict[str, dict[str, int]]
@@ -169,3 +174,20 @@ def test_a_body_is_known_by_its_bytes() -> None:
     assert number_of(RUN, body) == 17
     assert number_of(RUN, body[:-1] + b"?") is None
     assert number_of("other", body) is None
+
+
+def test_the_controls_leave_out_the_care_that_they_say(tmp_path: Path) -> None:
+    """`make prove` shows that they lose; here only that a change of the store does not leave them behind."""
+    for how, synchronous in (("normal", 1), ("unchecked", 2)):
+        path = tmp_path / f"{how}.db"
+        with closing(open_careless(how, str(path))) as store:
+            assert store._db.execute("pragma synchronous").get == synchronous
+            store.apply([DeclareQueue("q")])
+            copy = tmp_path / f"{how} after a crash.db"
+            for suffix in ("", "-wal"):
+                shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
+        with closing(open_careless(how, str(copy))) as store:
+            assert store.queue("q") is not None
+            held = Path(f"{copy}-wal").stat().st_size
+            # With care a start empties the log, and gives it its size afterwards.
+            assert (0 < held < 1 << 20) == (how == "unchecked")
