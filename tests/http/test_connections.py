@@ -23,6 +23,8 @@ class Server:
         #: by which connection each came
         self.by: list[int] = []
         self.connections = 0
+        #: between two pieces
+        self.pause = 0.0
         self.hold = asyncio.Event()
         self.hold.set()
 
@@ -40,7 +42,7 @@ class Server:
                         return
                     writer.write(piece)
                     await writer.drain()
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(self.pause)
             await reader.read()
         except asyncio.IncompleteReadError:
             pass
@@ -164,6 +166,22 @@ def test_a_connection_that_the_server_closed_meanwhile_is_passed_over() -> None:
             await asyncio.sleep(0.05)
             assert await ask(connections) == (200, b"ok")
             assert server.by == [1, 2]
+
+    run(test)
+
+
+def test_what_a_server_says_unasked_is_not_the_next_answer() -> None:
+    """Proxies tell of a connection that was idle for too long, and close it."""
+
+    async def test() -> None:
+        late = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        for end in ([], [None]):
+            async with served([OK, b"", late, *end], [OK]) as (server, connections):
+                server.pause = 0.02
+                assert await ask(connections) == (200, b"ok")
+                await asyncio.sleep(0.15)
+                assert await ask(connections) == (200, b"ok")
+                assert server.by == [1, 2]
 
     run(test)
 

@@ -3,7 +3,7 @@
     exchange ──▶ a connection that is free, or a new one ──▶ request out ──▶ Response ──▶ read to its end? free again
                                                                                 └─ not? closed, as its rest would be the next one's
 
-A library would do as well, but takes half a second to import, twice what all else of a command takes.
+aiohttp would do as well, but its import takes as long as all the rest of a command.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
+from typing import SupportsIndex
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -34,6 +35,23 @@ class NotConnected(Exception):
 
 class BrokenOff(Exception):
     """The answer did not come, or not whole, or not as HTTP."""
+
+
+class _Reader(asyncio.StreamReader):
+    """Notices what comes while nobody has asked: it must not be taken for the next answer."""
+
+    free = spoilt = False
+
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        self.spoilt |= self.free
+        super().feed_data(data)
+
+    def feed_eof(self) -> None:
+        self.spoilt |= self.free
+        super().feed_eof()
+
+
+_Wire = tuple[_Reader, asyncio.StreamWriter]
 
 
 class Headers(Mapping[str, str]):
@@ -133,7 +151,7 @@ class Connections:
         self._port = parts.port or (443 if self._secure else 80)
         self._base = parts.path
         self._places = asyncio.Semaphore(most)
-        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._free: list[_Wire] = []
         self._open: set[asyncio.StreamWriter] = set()
         self._always = f"Host: {parts.netloc.rpartition('@')[2]}\r\nUser-Agent: waypost/{__version__}\r\n"
         if parts.username is not None:
@@ -157,6 +175,7 @@ class Connections:
             finally:
                 self._open.discard(writer)
                 if response.reusable and not writer.is_closing():
+                    reader.free = True
                     self._free.append((reader, writer))
                 else:
                     writer.close()
@@ -171,25 +190,30 @@ class Connections:
             lines.append(f"Content-Length: {len(body or b'')}\r\n")
         return "".join([*lines, "\r\n"]).encode()
 
-    def _take(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    def _take(self) -> _Wire | None:
         """The one that was used last: it is the least likely to be closed by now."""
         while self._free:
             reader, writer = self._free.pop()
-            if not reader.at_eof() and not writer.is_closing():
+            if not reader.spoilt and not reader.at_eof() and not writer.is_closing():
+                reader.free = False
                 return reader, writer
             writer.close()
         return None
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self) -> _Wire:
+        loop = asyncio.get_running_loop()
+        reader = _Reader(limit=_READ_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await asyncio.open_connection(
+                transport, _ = await loop.create_connection(
+                    lambda: protocol,
                     self._host,
                     self._port,
                     ssl=True if self._secure else None,
-                    limit=_READ_BYTES,
                     happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
                 )
+            return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
         except TimeoutError as error:
             raise NotConnected("it took too long") from error
         except (OSError, UnicodeError) as error:
