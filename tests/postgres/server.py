@@ -85,5 +85,6 @@ SWEPT = [
     "erasures",
     "snapshots",
     "brokers",
+    "lowerings",
     "owned",
 ]

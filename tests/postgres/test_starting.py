@@ -13,11 +13,11 @@ from scripts.postgres_server import Server, programs
 from tests.conftest import miss
 from tests.postgres.fixtures import database, databases
 from tests.postgres.server import Databases
-from waypost.errors import NotOffered, StoreUnusable
+from waypost.delivery import Outcome
+from waypost.errors import StoreUnusable
 from waypost.stores.opening import described, open_store
 from waypost.stores.postgres.connecting import SCHEMA, migrate
 from waypost.testing import Hand, MovableClock
-from waypost.testing.batches import accept, bodies, enter, keep, messages_of
 from waypost.testing.hand import publish
 
 __all__ = ["database"]
@@ -90,32 +90,45 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(database: str) 
     store.close()
 
 
-def test_a_database_of_the_last_version_is_served_and_takes_uploads_once_it_is_migrated() -> None:
+def with_schema(version: int) -> str:
     url = databases().empty()
     with psycopg.connect(url) as connection:
         connection.execute(
             "create table migrations (number integer primary key, at timestamptz not null default now())"
         )
-        step = files("waypost.stores.postgres").joinpath("migrations", "001.sql").read_text()
-        connection.execute(step.encode())
-        connection.execute("insert into migrations (number) values (1)")
+        for number in range(1, version + 1):
+            step = files("waypost.stores.postgres").joinpath("migrations", f"{number:03}.sql").read_text()
+            connection.execute(step.encode())
+            connection.execute("insert into migrations (number) values (%s)", (number,))
+    return url
+
+
+def test_a_database_of_the_last_version_is_served_and_has_marks_once_it_is_migrated() -> None:
+    url = with_schema(SCHEMA - 1)
     clock = MovableClock()
     hand = Hand(open_store(url), clock)
     try:
-        hand.publish("a.x", body=b"first")
+        hand.declare("a", complete=2, retries=5)
+        hand.publish("a.x")
+        first = hand.one("a", "ann")
+        assert hand.fetch("a", "ann") == []
         hand.reap()
-        assert (hand.store.open_batches(), hand.store.uploads(None)) == ([], [])
-        assert hand.store.batch("q", 0) is None
-        with pytest.raises(NotOffered, match="no tables for uploads"):
-            keep(hand, publish("a.x"))
-        with pytest.raises(NotOffered):
-            accept(hand)
-        assert migrate(url) == (1, SCHEMA)
-        batch = accept(hand, keep(hand, publish("a.x", body=b"row")))
-        enter(hand, batch, *messages_of(hand, batch))
-        assert bodies(hand) == [b"first", b"row"]
+        assert migrate(url) == (SCHEMA - 1, SCHEMA)
+        assert hand.fetch("a", "ann") == []
+        hand.confirm(first, Outcome.RETRY, delay_us=0)
+        assert hand.one("a", "ann").id == first.id
+        with psycopg.connect(url) as connection:
+            assert connection.execute("select lowers from brokers").fetchall() == [(True,)]
+            assert connection.execute("select sequence from lowerings").fetchall() == [(1,)]
     finally:
         hand.store.close()
+
+
+def test_a_database_of_the_version_before_that_is_to_be_migrated_first() -> None:
+    url = with_schema(SCHEMA - 2)
+    assert "run: waypost migrate" in refusal(url)
+    assert migrate(url) == (SCHEMA - 2, SCHEMA)
+    open_store(url).close()
 
 
 def test_a_wrong_url_is_one_line() -> None:

@@ -1,16 +1,41 @@
-"""The PostgreSQL store beside the memory store, with restarts, and crashes that end its connections wherever they are."""
+"""Two brokers on one PostgreSQL beside the memory store: groups go to the one or the other, and nothing tells which. With restarts, and crashes
+that end their connections wherever they are."""
 
 import os
+from collections.abc import Sequence
 
 import psycopg
 import pytest
 from hypothesis import settings
 
 from tests.postgres.fixtures import databases
+from waypost.commands import Command
 from waypost.message import Entropy
+from waypost.store import Applied
 from waypost.stores.postgres import PostgresStore
 from waypost.testing.clock import MovableClock
 from waypost.testing.model import PROFILE, QUICK, machine
+
+
+class TwoBrokers(PostgresStore):
+    """Its groups go now through this broker, now through another one."""
+
+    def __init__(self, url: str, clock: MovableClock, entropy: Entropy) -> None:
+        super().__init__(url, clock=clock, entropy=entropy)
+        self._other = PostgresStore(url, clock=clock, entropy=entropy)
+        self._groups = 0
+
+    def apply(self, commands: Sequence[Command]) -> Applied:
+        self._groups += 1
+        return super().apply(commands) if self._groups % 5 < 3 else self._other.apply(commands)
+
+    def use_lake(self, on: bool, holds: int | None = None) -> None:
+        super().use_lake(on, holds)
+        self._other.use_lake(on, holds)
+
+    def close(self) -> None:
+        self._other.close()
+        super().close()
 
 
 class Database:
@@ -20,7 +45,7 @@ class Database:
         self.url = databases().new()
 
     def open(self, clock: MovableClock, entropy: Entropy) -> PostgresStore:
-        return PostgresStore(self.url, clock=clock, entropy=entropy)
+        return TwoBrokers(self.url, clock, entropy)
 
     def crash(self) -> None:
         with psycopg.connect(self.url) as connection:

@@ -152,13 +152,14 @@ class Slot:
     def holds_off(self, consumer: str) -> bool:
         """Whether by this slot its consumer may have no other one of the message there. What waits for a retry is still its
         slot: until somebody else fetches it, a late confirm counts."""
-        return consumer in self.refused or (self.consumer == consumer and self.state in _HAD)
+        return consumer in self.refused or (self.consumer == consumer and self.state in HAD)
 
     def waits_for(self, consumer: str) -> bool:
         return self.named == consumer and self.open
 
 
-_HAD = frozenset({F, State.R, State.S, State.K, State.I, State.E})
+#: the states in which a slot is, or was, the one that its consumer got of a message
+HAD = frozenset({F, State.R, State.S, State.K, State.I, State.E})
 
 
 @dataclass(eq=False)

@@ -12,22 +12,15 @@ from typing import Any
 import psycopg
 
 from ...commands import Batch, Upload
-from ...errors import NotOffered, StoreUnavailable, UploadNotFound
+from ...errors import StoreUnavailable, UploadNotFound
 from .. import BATCH_KEPT_US, UPLOAD_KEPT_US
 from .connecting import connect, one_line
 from .names import Db
 
-#: the schema that has the tables
-SINCE_SCHEMA = 2
 SWEPT_AT_ONCE = 100
 
 _UPLOAD = "id, rows, hash, size, kept_at, batch, position from uploads where rows is not null"
 _BATCH = "query, batch, number, rows, hash, accepted_at, entered, ended_at from batches"
-
-
-def need(schema: int) -> None:
-    if schema < SINCE_SCHEMA:
-        raise NotOffered("this database has no tables for uploads yet", "run: waypost migrate")
 
 
 def put_chunk(url: str, id: str, chunk: bytes, now: int) -> None:
@@ -38,8 +31,6 @@ def put_chunk(url: str, id: str, chunk: bytes, now: int) -> None:
                 "insert into uploads (id, kept_at, size, position, chunk) values (%s, %s, %s, 0, %s)",
                 (id, now, len(chunk), chunk),
             )
-    except psycopg.errors.UndefinedTable:
-        need(0)
     except psycopg.Error as error:
         raise StoreUnavailable(one_line(error)) from error
 

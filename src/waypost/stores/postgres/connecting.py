@@ -21,7 +21,7 @@ from .names import Db
 log = logging.getLogger("waypost")
 
 #: the schema that this code was written for; it serves SCHEMA - 1 as well
-SCHEMA = 2
+SCHEMA = 3
 CONNECT_SECONDS = 5
 #: a statement or a wait for a lock that takes longer is given up, and the group runs again
 STATEMENT_MS = 15_000
@@ -112,7 +112,7 @@ def check_durable(db: Db, url: str) -> None:
 def check_schema(db: Db, url: str) -> None:
     """One that this code can serve, and not a copy that was broken off."""
     version = schema_version(db)
-    if version < SCHEMA - 1 or (version < SCHEMA and SCHEMA == 1):
+    if version < SCHEMA - 1:
         raise StoreUnusable(f"{masked(url)} has schema {version}; run: waypost migrate --store {masked(url)}")
     if version > SCHEMA + 1:
         raise StoreUnusable(
@@ -132,7 +132,10 @@ def check_rights(db: Db, url: str) -> None:
     """Reading and writing its tables, before the first message comes."""
     db.execute("select count(*) from (select 1 from events limit 1) e")
     db.execute("update log_head set next = next where one = 0")
-    for table in ("messages", "deliveries", "events", "brokers"):
+    tables = ["messages", "deliveries", "events", "brokers"]
+    if schema_version(db) >= SCHEMA:
+        tables.append("lowerings")
+    for table in tables:
         db.execute("select has_table_privilege(%s, 'insert, update, delete')", (table,))
         row = db.fetchone()
         if row is not None and not row[0]:
@@ -187,10 +190,16 @@ def migrate_connection(connection: Conn) -> tuple[int, int]:
             f"the database has schema {version}, from a newer Waypost; this one knows up to {SCHEMA}"
         )
     while version < SCHEMA:
-        db.execute("insert into migrations (number) values (%s) on conflict do nothing", (version + 1,))
-        if db.rowcount:
-            step = files(__package__).joinpath("migrations", f"{version + 1:03}.sql").read_text()
-            db.execute(step.encode())
-        connection.commit()
-        version += 1
+        try:
+            _step(db, version + 1)
+            connection.commit()
+            version += 1
+        except psycopg.errors.DeadlockDetected:
+            connection.rollback()  # a broker that reaps was in the way
     return before, version
+
+
+def _step(db: Db, number: int) -> None:
+    db.execute("insert into migrations (number) values (%s) on conflict do nothing", (number,))
+    if db.rowcount:
+        db.execute(files(__package__).joinpath("migrations", f"{number:03}.sql").read_text().encode())

@@ -162,13 +162,12 @@ class Source:
             for place, object, key, sequence in db:
                 yield LatestKept(place, (object, key), sequence)
         self._connection.commit()
-        if self._names.schema >= batches.SINCE_SCHEMA:
-            with self._connection.cursor() as db:
-                known = batches.batches(db, only_open=False)
-            self._connection.commit()
-            for batch in known:
-                yield BatchKept(batch)
-                yield from self._uploads(batch)
+        with self._connection.cursor() as db:
+            known = batches.batches(db, only_open=False)
+        self._connection.commit()
+        for batch in known:
+            yield BatchKept(batch)
+            yield from self._uploads(batch)
 
     def _uploads(self, batch: Batch) -> Iterator[UploadKept]:
         with self._connection.cursor() as db:

@@ -68,6 +68,7 @@ from ..things import (
 )
 from . import batches
 from .loading import FETCH, JOB, STATE, ask, fetching_of, job_of, loaded, send, sequences_of
+from .marks import PRIORITIES, READY, SINCE_SCHEMA, Marks
 from .names import Db, Names
 
 #: rows of `latches`
@@ -122,6 +123,8 @@ class _Front:
 
     def __init__(self, bound: tuple[int, int, int] = (-1, 0, 0), exhausted: bool = False) -> None:
         self.bound, self.exhausted = bound, exhausted
+        #: for one consumer: of each priority that has something for it, where that begins
+        self.begins: list[tuple[int, int]] | None = None
 
     @property
     def begun(self) -> bool:
@@ -137,8 +140,9 @@ class GroupRows:
         now: int,
         keeping: Keeping,
         reap: Callable[[GroupRows, int], bool],
+        marks: Marks,
     ) -> None:
-        self._reap = reap
+        self._reap, self._marks = reap, marks
         self.db, self.names, self.began, self.now, self.keeping = db, names, head, now, keeping
         #: the last offset before this group, as far as it knows
         self.base = head.next - 1
@@ -608,15 +612,11 @@ class GroupRows:
         """The next rows that nobody else holds."""
         limit = max(PAGE, self._wanted.get((place.kind, place.name), 0)) if front.begun else 0
         limit = limit or max(1, min(1_000, self._wanted.get((place.kind, place.name), PAGE)))
-        others, values = _for(consumer)
-        self.db.execute(
-            "select priority, sequence, slot, (select size from messages m where m.sequence = d.sequence)"
-            " from deliveries d where destination = %s and state in (3, 7)"
-            " and due_at is null and not blocked and (priority, sequence, slot) > (%s, %s, %s) and sequence <= %s"
-            f"{others} order by priority, sequence, slot limit %s for update skip locked",
-            (place.number, *front.bound, self.base, *values, limit),
-        )
-        found = self.db.fetchall()
+        found: list[tuple[int, int, int, int]] = []
+        for after, last in self._stretches(place, consumer, front):
+            found += self._take_ready(place, consumer, after, last, limit - len(found))
+            if len(found) == limit:
+                break
         front.exhausted = len(found) < limit
         if not found:
             return
@@ -630,6 +630,34 @@ class GroupRows:
                 self._read_again(slot)
         self._mine |= set(mine)
         self._take_whole([slot for slot in mine if slot.message.sequence not in self._locked], place)
+
+    def _stretches(
+        self, place: Destination, consumer: str | None, front: _Front
+    ) -> Iterator[tuple[tuple[int, int, int], int]]:
+        """Where it is worth looking: behind this row, up to this priority."""
+        if consumer is None or self.names.schema < SINCE_SCHEMA:
+            yield front.bound, PRIORITIES - 1
+            return
+        if front.begins is None:
+            front.begins = self._marks.first(
+                self.db, place, consumer, _for(consumer), self.began.turn, self.base
+            )
+        for priority, sequence in front.begins:
+            if priority >= front.bound[0]:
+                yield max(front.bound, (priority, sequence, -1)), priority
+
+    def _take_ready(
+        self, place: Destination, consumer: str | None, after: tuple[int, int, int], last: int, limit: int
+    ) -> list[tuple[int, int, int, int]]:
+        others, values = _for(consumer)
+        self.db.execute(
+            "select priority, sequence, slot, (select size from messages m where m.sequence = d.sequence)"
+            f" from deliveries d where destination = %s and {READY}"
+            " and (priority, sequence, slot) > (%s, %s, %s) and priority <= %s and sequence <= %s"
+            f"{others} order by priority, sequence, slot limit %s for update skip locked",
+            (place.number, *after, last, self.base, *values, limit),
+        )
+        return self.db.fetchall()
 
     def _load_with_bodies(self, sizes: dict[int, int]) -> None:
         """Messages, and the bodies of the first of them."""
@@ -933,12 +961,10 @@ class GroupRows:
         return batches.uploads_named(self.db, ids)
 
     def add_upload(self, upload: Upload, body: bytes | Staged) -> None:
-        batches.need(self.names.schema)
         self.batched = True
         batches.keep_upload(self.db, upload)
 
     def batch(self, query: str, batch: int) -> Batch | None:
-        batches.need(self.names.schema)
         return batches.batch_named(self.db, query, batch, lock=True)
 
     def newest_batch(self) -> int:
@@ -1024,9 +1050,9 @@ def slot_row(slot: Slot) -> tuple[Any, ...]:
     )
 
 
-def is_ready(row: tuple[Any, ...]) -> bool:
+def is_ready(row: tuple[Any, ...] | None) -> bool:
     """Of a `slot_row`: whether a fetch would find it."""
-    return row[0] in WAITING and not row[1] and row[3] is None
+    return row is not None and row[0] in WAITING and not row[1] and row[3] is None
 
 
 def job_row(job: OpenJob) -> tuple[Any, ...]:
@@ -1039,7 +1065,7 @@ def _for(consumer: str | None) -> tuple[str, tuple[Any, ...]]:
     if consumer is None:
         return "", ()
     if not consumer:
-        return " and named is null", ()
+        return " and (named is null or named = %s)", (ANONYMOUS,)
     return (
         " and (named is null or named = %s) and position(%s in refused) = 0 and not exists (select 1 from deliveries o"
         " where o.sequence = d.sequence and o.destination = d.destination and o.slot <> d.slot"

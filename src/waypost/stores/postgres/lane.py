@@ -36,13 +36,14 @@ from ...message import Entropy
 from ...store import Applied
 from ..rules import Rules
 from ..urls import masked
-from .connecting import Conn, connect_for_groups, one_line
+from .connecting import Conn, connect_for_groups, one_line, schema_version
 from .group import GroupRows, Head, Keeping, Overtaken, receipts_of
 from .loading import send
+from .marks import Marks
 from .names import Db, Names
 from .reaping import reap
 from .watching import NEXT_DUE, Watch
-from .writing import NamesChanged, Written, is_dirty, lock, write
+from .writing import NamesChanged, Written, enrol, is_dirty, lock, write
 
 log = logging.getLogger("waypost")
 
@@ -100,6 +101,7 @@ class Lane:
         self.sync_seconds = 0.0
         self._group = 0
         self._names: Names | None = None
+        self._marks = Marks()
         self._enrolled = False
 
     def apply(self, commands: Sequence[Command], keeping: Keeping) -> Applied:
@@ -158,7 +160,8 @@ class Lane:
             if self._names is None or self._names.version != head.version:
                 self._names = Names(db)
                 head = head._replace(version=self._names.version)
-            rows = GroupRows(db, self._names, head, max(head.at, self._common.clock()), keeping, reap)
+            now = max(head.at, self._common.clock())
+            rows = GroupRows(db, self._names, head, now, keeping, reap, self._marks)
             rows.prepare(commands, receipts, () if held is None else held.fetchall())
             rules = Rules(rows, self._common.draw, self._common.infer_types)
             results = rules.run(commands)
@@ -225,13 +228,12 @@ class Lane:
     def _connected(self) -> Conn:
         if self.connection is None or self.connection.closed:
             self._names = None
+            self._marks.clear()
             self.connection = connect_for_groups(self._common.url)
         if not self._enrolled:
             # Before the first group, so that its row is there to wait for when that one's COMMIT is in doubt.
-            self.connection.execute(
-                "insert into brokers (id, last_group) values (%s, 0) on conflict (id) do nothing",
-                (self.name,),
-            )
+            with self.connection.cursor() as db:
+                enrol(db, self.name, 0, schema_version(db))
             self.connection.commit()
             self._enrolled = True
         return self.connection

@@ -177,25 +177,22 @@ class Reader:
 
     def batch(self, query: str, batch: int) -> Batch | None:
         with self._read() as db:
-            return batches.batch_named(db, query, batch) if self._has_batches(db) else None
+            return batches.batch_named(db, query, batch)
 
     def open_batches(self) -> list[Batch]:
         with self._read() as db:
-            return batches.batches(db, only_open=True) if self._has_batches(db) else []
+            return batches.batches(db, only_open=True)
 
     def uploads(self, batch: int | None) -> list[Upload]:
         with self._read() as db:
-            return batches.uploads_of(db, batch) if self._has_batches(db) else []
+            return batches.uploads_of(db, batch)
 
     def chunk(self, id: str) -> bytes:
         with self._read() as db:
-            chunk = batches.chunk_of(db, id) if self._has_batches(db) else None
+            chunk = batches.chunk_of(db, id)
         if chunk is None:
             raise PayloadReaped(f"the chunk of upload {id!r} is gone")
         return chunk
-
-    def _has_batches(self, db: Db) -> bool:
-        return self._current(db).schema >= batches.SINCE_SCHEMA
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ from ...policy import DEFAULT
 from .. import IDEMPOTENCY_KEPT_US, SPECTATORS_HOLD_US
 from ..rules import outlived
 from ..things import Message
-from . import batches
+from . import batches, marks
 from .group import GroupRows
 
 
@@ -29,8 +29,9 @@ class Reaper:
         more = self._drop_bodies(limit)
         more = self._trim(limit) or more
         more = self._forget_messages(limit) or more
-        if self._rows.names.schema >= batches.SINCE_SCHEMA:
-            more = batches.forget(self._db, self._now) or more
+        more = batches.forget(self._db, self._now) or more
+        if self._rows.names.schema >= marks.SINCE_SCHEMA:
+            marks.join_lowerings(self._db, self._rows.began.turn)
         self._db.execute("delete from idempotency where at <= %s", (self._now - IDEMPOTENCY_KEPT_US,))
         self._db.execute("delete from brokers where seen_at < now() - interval '30 days'")
         for object, policy in self._rows.objects.items():

@@ -19,6 +19,7 @@ from ...delivery import ENDED, OPEN, State
 from ...instants import SECOND
 from ...message import make_id, make_receipt
 from ..things import Destination, Message, Slot
+from . import marks
 from .columns import Column, column
 from .group import GroupRows, is_ready, job_row, slot_row
 from .names import Db
@@ -30,7 +31,20 @@ SNAPSHOT_EVERY_US = 3_600 * SECOND
 COUNTED = tuple(sorted((*OPEN, *ENDED)))
 COUNT_COLUMNS = tuple(state.name.lower() for state in COUNTED)
 
+_ENROL = (
+    "insert into brokers (id, last_group) values (%s, %s)"
+    " on conflict (id) do update set last_group = excluded.last_group, seen_at = now()"
+)
+_ENROL_LOWERING = (
+    "insert into brokers (id, last_group, lowers) values (%s, %s, true)"
+    " on conflict (id) do update set last_group = excluded.last_group, seen_at = now(), lowers = true"
+)
+
 _encode = msgspec.json.Encoder().encode
+
+
+#: a slot, what it was, None: it is new; what it is, None: it is gone
+Change = tuple[Slot, tuple[Any, ...] | None, tuple[Any, ...] | None]
 
 
 class NamesChanged(Exception):
@@ -81,22 +95,27 @@ def write(rows: GroupRows, written: Written, broker: str, group: int) -> None:
     """Everything but COMMIT, in the caller's pipeline."""
     db = rows.db
     _messages(db, rows, written)
-    ready = _slots(db, rows, written)
+    changes = _changes(rows)
+    _slots(db, changes, written)
+    if rows.names.schema >= marks.SINCE_SCHEMA:
+        _lowerings(db, rows, changes, written)
     _fetches(db, rows, written)
     _events(db, rows, written)
     _left_behind(db, rows, written)
     _names(db, rows, written)
     _jobs(db, rows, written)
-    _counts(db, rows, written, ready)
+    _counts(db, rows, written, _made_ready(changes))
     for place in rows.reordered:
         reorder(db, place)
     if rows.forgotten or written.snapshot_due:
         _snapshot(db, rows, written)
-    db.execute(
-        "insert into brokers (id, last_group) values (%s, %s)"
-        " on conflict (id) do update set last_group = excluded.last_group, seen_at = now()",
-        (broker, group),
-    )
+    enrol(db, broker, group, rows.names.schema)
+
+
+def enrol(db: Db, broker: str, group: int, schema: int) -> None:
+    """Its last group; and, where there is a column for it, that it writes lowerings."""
+    statement = _ENROL_LOWERING if schema >= marks.SINCE_SCHEMA else _ENROL
+    db.execute(statement, (broker, group))
 
 
 def is_dirty(rows: GroupRows) -> bool:
@@ -212,28 +231,26 @@ def _message(message: Message, rows: GroupRows, written: Written) -> tuple[Any, 
     )
 
 
-def _slots(db: Db, rows: GroupRows, written: Written) -> dict[Destination, int]:
-    """By how much the number of those that are ready changed, in each place."""
-    ready: dict[Destination, int] = defaultdict(int)
-    for slot in rows.removed_slots:
-        ready[slot.queue] -= is_ready(rows.slot_was[slot])
-    if rows.removed_slots:
+def _changes(rows: GroupRows) -> list[Change]:
+    removed: list[Change] = [(slot, rows.slot_was[slot], None) for slot in rows.removed_slots]
+    there = ((slot, rows.slot_was.get(slot), slot_row(slot)) for slot in rows.slots.values())
+    return removed + [change for change in there if change[1] != change[2]]
+
+
+def _slots(db: Db, changes: list[Change], written: Written) -> None:
+    removed = [_place(slot, written) for slot, _, row in changes if row is None]
+    if removed:
         db.execute(
             "delete from deliveries d using unnest(%b::bigint[], %b::bigint[], %b::smallint[])"
             " as u (sequence, destination, slot)"
             " where d.sequence = u.sequence and d.destination = u.destination and d.slot = u.slot",
-            _columns(
-                ("bigint", "bigint", "smallint"),
-                [(s.message.sequence, s.queue.number, s.number) for s in rows.removed_slots],
-            ),
+            _columns(("bigint", "bigint", "smallint"), removed),
         )
     new: list[tuple[Any, ...]] = []
     changed: list[tuple[Any, ...]] = []
-    for slot in rows.slots.values():
-        row, was = slot_row(slot), rows.slot_was.get(slot)
-        if row == was:
+    for slot, was, row in changes:
+        if row is None:
             continue
-        ready[slot.queue] += is_ready(row) - (was is not None and is_ready(was))
         values = _slot(row, written)
         if was is None:
             new.append((*_place(slot, written), *_fixed(slot), *values))
@@ -246,7 +263,29 @@ def _slots(db: Db, rows: GroupRows, written: Written) -> dict[Destination, int]:
     place = "sequence bigint, destination bigint, slot smallint"
     insert(db, f"deliveries ({place}, priority smallint, key text, kick boolean, routed text, {fields})", new)
     _update(db, "deliveries", place, fields, changed)
+
+
+def _made_ready(changes: list[Change]) -> dict[Destination, int]:
+    """By how much the number of those that are ready changed, in each place."""
+    ready: dict[Destination, int] = defaultdict(int)
+    for slot, was, row in changes:
+        ready[slot.queue] += is_ready(row) - is_ready(was)
     return ready
+
+
+def _lowerings(db: Db, rows: GroupRows, changes: list[Change], written: Written) -> None:
+    """In each place, from where on somebody may have more, of what was there before, than he could."""
+    # Whatever a declaration changed: its order may be another.
+    lowest = dict.fromkeys(rows.reordered, 1)
+    for slot, was, row in changes:
+        sequence = slot.message.sequence
+        if sequence <= rows.base and (is_ready(row) or (slot.beside() and marks.frees(was, row))):
+            lowest[slot.queue] = min(sequence, lowest.get(slot.queue, sequence))
+    insert(
+        db,
+        "lowerings (destination bigint, turn bigint, sequence bigint)",
+        [(place.number, written.turn, sequence) for place, sequence in lowest.items()],
+    )
 
 
 def _place(slot: Slot, written: Written) -> tuple[Any, ...]:
