@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,9 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from rich.console import Console
@@ -139,27 +141,46 @@ def p99_ms(server: Running) -> float:
     return measure(server.address, server.pid, 8, publish, 2.0).p99 * 1_000
 
 
-def measure_seal(server: Running, head: int, quiet: list[float]) -> dict[str, Any]:
-    """A broker that was just started seals all that it finds; what publishers feel of that, beside when there was no lake (`quiet`) and
-    when nothing is left to seal."""
-    began = time.perf_counter()
-    during = []
+def measure_seal(server: Running, head: int) -> dict[str, Any]:
+    """A broker that was just started seals all that it finds; what publishers feel of that, in turns with moments in which the sealer is
+    stopped: each beside the two around it. What those two differ by is noise."""
+    sealer = sealer_of(server)
+    working, seconds = [], 0.0
+    stopped = [while_stopped(server, sealer)]
     while (status := http(f"{url_of(server)}/v1/lake"))["sealed"] < head:
-        during.append(p99_ms(server))
-        if time.perf_counter() - began > 600:
+        began = time.perf_counter()
+        working.append(p99_ms(server))
+        seconds += time.perf_counter() - began
+        stopped.append(while_stopped(server, sealer))
+        if seconds > 600:
             raise SystemExit(f"sealing does not come to its end: {status}")
-    seconds = time.perf_counter() - began
-    after = [p99_ms(server) for _ in quiet]
+    felt = [p99 / mean(around) for p99, around in zip(working, pairwise(stopped), strict=True)]
+    noise = sorted(max(pair) / min(pair) for pair in pairwise(stopped))
     return {
         "under load, events/s": round(head / seconds),
-        "p99 ms": {
-            "without": round(median(quiet), 2),
-            "during": round(median(during), 2),
-            "after": round(median(after), 2),
-        },
-        "during / without": round(median(during) / median(quiet), 2),
-        "after / without": round(median(after) / median(quiet), 2),
+        "p99 ms": {"sealing": round(median(working), 2), "stopped": round(median(stopped), 2)},
+        "sealing / stopped": round(median(felt), 2),
+        "stopped / stopped": round(median(noise), 2),
     }
+
+
+def sealer_of(server: Running) -> int:
+    """The lake's process, once the broker has started it."""
+    for _ in range(100):
+        for children in Path(f"/proc/{server.pid}/task").glob("*/children"):
+            for pid in children.read_text().split():
+                if b"waypost.lake.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return int(pid)
+        time.sleep(0.1)
+    raise SystemExit("the broker has no lake's process")
+
+
+def while_stopped(server: Running, sealer: int) -> float:
+    os.kill(sealer, signal.SIGSTOP)
+    try:
+        return p99_ms(server)
+    finally:
+        os.kill(sealer, signal.SIGCONT)
 
 
 def seal_alone(folder: Path, path: Path) -> dict[str, Any]:
@@ -305,7 +326,6 @@ def run(
             if "source" in chosen:
                 with telling("source"):
                     found["source"] = measure_source(spark, url_of(server), store, head, rounds)
-            quiet = [p99_ms(server) for _ in range(5)] if "seal" in chosen else []
         if "seal" in chosen:
             with telling("seal, alone"):
                 found["seal"] = seal_alone(folder, store)
@@ -314,7 +334,7 @@ def run(
             lake = Path(http(f"{url}/v1/lake")["lake"])
             if "seal" in chosen:
                 with telling("seal"):
-                    found["seal"] |= measure_seal(server, head, quiet)
+                    found["seal"] |= measure_seal(server, head)
             if {"read", "fold", "latency"} & set(chosen):
                 http(f"{url}/v1/lake/seal", "POST")
             if "read" in chosen:
