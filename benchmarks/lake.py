@@ -36,6 +36,7 @@ from benchmarks.loader import Script, Tick, measure
 from benchmarks.peers import WAYPOST, Running, running
 from benchmarks.wires import BODY
 from benchmarks.wires.http import ask, request
+from prove.lake import sealer_of
 
 PARTS = ("source", "seal", "read", "fold", "growth", "latency", "start")
 TAIL = 20_000
@@ -144,7 +145,8 @@ def p99_ms(server: Running) -> float:
 def measure_seal(server: Running, head: int) -> dict[str, Any]:
     """A broker that was just started seals all that it finds; what publishers feel of that, in turns with moments in which the sealer is
     stopped: each beside the two around it. What those two differ by is noise."""
-    sealer = sealer_of(server)
+    while (sealer := sealer_of(server.pid)) is None:
+        time.sleep(0.1)
     working, seconds = [], 0.0
     stopped = [while_stopped(server, sealer)]
     while (status := http(f"{url_of(server)}/v1/lake"))["sealed"] < head:
@@ -162,17 +164,6 @@ def measure_seal(server: Running, head: int) -> dict[str, Any]:
         "sealing / stopped": round(median(felt), 2),
         "stopped / stopped": round(median(noise), 2),
     }
-
-
-def sealer_of(server: Running) -> int:
-    """The lake's process, once the broker has started it."""
-    for _ in range(100):
-        for children in Path(f"/proc/{server.pid}/task").glob("*/children"):
-            for pid in children.read_text().split():
-                if b"waypost.lake.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    return int(pid)
-        time.sleep(0.1)
-    raise SystemExit("the broker has no lake's process")
 
 
 def while_stopped(server: Running, sealer: int) -> float:

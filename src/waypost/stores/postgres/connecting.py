@@ -173,6 +173,14 @@ def migrate(url: str) -> tuple[int, int]:
         raise StoreUnusable(without_password(f"cannot migrate {url}: {one_line(error)}", url)) from error
 
 
+#: a table is a row, a name and a type: which of them is met first is chance
+_MADE_MEANWHILE = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,
+)
+
+
 def migrate_connection(connection: Conn) -> tuple[int, int]:
     """Each step in a transaction of its own, one broker at a time: the others wait for the row that it is about to write."""
     db = connection.cursor()
@@ -181,7 +189,7 @@ def migrate_connection(connection: Conn) -> tuple[int, int]:
             "create table if not exists migrations (number integer primary key, at timestamptz not null default now())"
         )
         connection.commit()
-    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+    except _MADE_MEANWHILE:
         connection.rollback()  # `if not exists` does not wait for one that another makes at this moment
     before = version = schema_version(db)
     connection.commit()
