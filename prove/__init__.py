@@ -1,11 +1,11 @@
 """The proofs: nothing that was acknowledged is lost, and nothing that was confirmed comes again.
 
-    python -m prove [--only kills,power,control,walk,folder,postgres,pipeline,replay] [--kills 200] [--cuts 10] …
+    python -m prove [--only kills,power,control,walk,walk-postgres,folder,postgres,pipeline,replay] [--kills 200] [--cuts 10] …
 
     kills     kill -9 at random moments of a load; the same file again; drain; count
     power     the same on a disk whose power is cut, half of the cuts after an I/O error that healed
     control   the same cuts with `synchronous=NORMAL`, which must lose: the rig can see a loss
-    walk      the state machine of waypost.testing, for minutes
+    walk      the state machine of waypost.testing, for minutes; walk-postgres: with two brokers on PostgreSQL
     folder    kill -9 of brokers on one folder
     postgres  kill -9 of brokers on one PostgreSQL, of PostgreSQL, of both
     pipeline  kill -9 of the pipeline, its sealer, its broker

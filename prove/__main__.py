@@ -24,7 +24,7 @@ from .results import Outcomes, Row
 from .routing import round_of_routing_kills
 from .shared import round_of_folder_kills, round_of_postgres_kills
 from .sink import round_of_sink_kills
-from .walk import walk
+from .walk import WALKERS, walk
 
 #: kills on one file, folder or database
 ROUND = 20
@@ -57,7 +57,7 @@ KILLS = {
     "sink": Kills(round_of_sink_kills, 20, PIPELINE_ROUND, "… of a job that writes, and of its broker"),
     "replay": Kills(round_of_replay_kills, 20, PIPELINE_ROUND, "… of a replay, and of its target"),
 }
-PARTS = ("power", "control", "walk", *KILLS)
+PARTS = ("power", "control", *WALKERS, *KILLS)
 RIG = ("nbdkit", "nbdfuse", "fuse3")
 _COMMANDS = {
     "cuts": serve_command,
@@ -73,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--cuts", type=int, default=10, help="power cuts, half after a healed error (10)")
     parser.add_argument("--controls", type=int, default=3, help="power cuts for each control (3)")
     parser.add_argument("--walks", type=int, default=2, help="hundreds of walks (2)")
+    parser.add_argument("--postgres-walks", type=int, default=1, help="… of brokers on PostgreSQL (1)")
     for part, kills in KILLS.items():
         option = f"--{size_of(part).replace('_', '-')}"
         parser.add_argument(option, type=int, default=kills.usual, help=f"{kills.help} ({kills.usual})")
@@ -97,8 +98,9 @@ def planned(arguments: argparse.Namespace) -> list[Row]:
         rows += [row("healed", index) for index in range(arguments.cuts // 2)]
     if "control" in chosen:
         rows += [row(part, index) for part in results.CONTROLS for index in range(arguments.controls)]
-    if "walk" in chosen:
-        rows.append(row("walk", 0, arguments.walks))
+    for part, units in (("walk", arguments.walks), ("walk-postgres", arguments.postgres_walks)):
+        if part in chosen:
+            rows.append(row(part, 0, units))
     for part, kills in KILLS.items():
         if part in chosen:
             sizes = kills.rounds(getattr(arguments, size_of(part)))
@@ -113,7 +115,8 @@ def size_of(part: str) -> str:
 
 #: what says how long a section's run is
 _SIZES = {section: (size_of(section),) for section in results.SECTIONS} | {
-    "sqlite": ("kills", "cuts", "controls", "walks")
+    "sqlite": ("kills", "cuts", "controls", "walks"),
+    "postgres": (size_of("postgres"), "postgres_walks"),
 }
 
 
@@ -127,8 +130,8 @@ def is_whole(section: str, arguments: argparse.Namespace) -> bool:
 
 def prove(row: Row, tell: Callable[[], None]) -> None:
     """Fills in the result; `tell` hears of each fault."""
-    if row.part == "walk":
-        row.walked = walk(row.size)
+    if row.part in WALKERS:
+        row.walked = walk(row.part, row.size)
         for _ in range(row.size):
             tell()
     elif row.part in KILLS:
@@ -157,7 +160,7 @@ def gap(parts: set[str]) -> str | None:
     """What of these parts cannot be done here, and why."""
     if not parts.isdisjoint(_COMMANDS) and (reason := _power_gap()) is not None:
         return f"{reason}\nwithout them: --only kills,walk,folder,postgres"
-    if not parts.isdisjoint(("postgres", "pipeline-postgres")) and programs() is None:
+    if not parts.isdisjoint(("postgres", "walk-postgres", "pipeline-postgres")) and programs() is None:
         missing = table([SERVERS["postgresql"]])
         return "\n".join(["its kills need a program that is not on this machine:", *missing])
     return None

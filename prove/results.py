@@ -23,7 +23,7 @@ from .replay import Replayed
 from .routing import Routed
 from .sink import Sunk
 from .verdict import FAULTY
-from .walk import STEPS, Walked
+from .walk import STEPS, WALKERS, Walked
 
 FILE = ROOT / ".prove" / "results.jsonl"
 PAGE = ROOT / "docs" / "guarantees.md"
@@ -31,7 +31,7 @@ PAGE = ROOT / "docs" / "guarantees.md"
 SECTIONS = {
     "sqlite": ("kills", "power", "control", "walk"),
     "folder": ("folder",),
-    "postgres": ("postgres",),
+    "postgres": ("postgres", "walk-postgres"),
     "pipeline": ("pipeline",),
     "pipeline-postgres": ("pipeline-postgres",),
     "routing": ("routing",),
@@ -69,7 +69,7 @@ Outcomes = Piped | Routed | Sunk | Replayed
 
 
 class Row(msgspec.Struct, kw_only=True):
-    #: a key of TITLES, `walk`, or one that has an outcome
+    #: a key of TITLES, of WALKERS, or one that has an outcome
     part: str
     #: which round, which cut, and of what size
     index: int
@@ -85,7 +85,7 @@ class Row(msgspec.Struct, kw_only=True):
 
 def section_of(part: str) -> str:
     """Of a row's."""
-    return part if part in SECTIONS else "sqlite"
+    return next((section for section, parts in SECTIONS.items() if part in parts), "sqlite")
 
 
 def code_of(section: str, root: Path = ROOT) -> str:
@@ -132,7 +132,7 @@ def problems(rows: Sequence[Row]) -> list[str]:
             found.append(f"{row.part} {row.index} (seed {row.seed}): {counts}")
             found += [f"    {finding}" for finding in verdict.findings]
         if row.walked is not None and not row.walked.passed:
-            found.append(f"walk: a step on which the stores disagree\n{row.walked.said}")
+            found.append(f"{row.part}: a step on which the stores disagree\n{row.walked.said}")
         if row.outcome is not None and not row.outcome.faultless:
             found.append(f"{row.part} {row.index} (seed {row.seed}): {msgspec.to_builtins(row.outcome)}")
     for part in CONTROLS:
@@ -202,12 +202,13 @@ def _store_lines(rows: Sequence[Row]) -> list[str]:
     starts = sum(row.struck.start_kills for row in rows if row.struck is not None)
     if starts:
         lines.append(f"Starts killed before they were ready, beside these: {starts}.\n")
-    for walked in (row.walked for row in rows if row.walked is not None):
-        outcome = "agreed after every one" if walked.passed else "**did not agree**"
-        lines.append(
-            f"{walked.walks} random walks of up to {STEPS} steps, restarts and crashes among them: "
-            f"the SQLite store and the model {outcome}."
-        )
+    for row in rows:
+        if row.walked is not None:
+            outcome = "agreed after every one" if row.walked.passed else "**did not agree**"
+            lines.append(
+                f"{row.walked.walks} random walks of up to {STEPS} steps, restarts and crashes among them: "
+                f"{WALKERS[row.part]} and the model {outcome}."
+            )
     return lines
 
 

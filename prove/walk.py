@@ -13,7 +13,12 @@ from .child import ROOT
 
 #: what one unit of WAYPOST_PROVE means (waypost.testing.model)
 WALKS_PER_UNIT, STEPS = 100, 100
-TEST = "tests/property/test_sqlite_against_memory.py"
+#: by part: who walks beside the model
+WALKERS = {"walk": "the SQLite store", "walk-postgres": "two brokers on one PostgreSQL, taking turns,"}
+_TESTS = {
+    "walk": "tests/property/test_sqlite_against_memory.py",
+    "walk-postgres": "tests/property/test_postgres_against_memory.py",
+}
 
 
 class Walked(msgspec.Struct, kw_only=True):
@@ -24,11 +29,11 @@ class Walked(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-def walk(units: int) -> Walked:
+def walk(part: str, units: int) -> Walked:
     began = time.monotonic()
     env = {**os.environ, "WAYPOST_PROVE": str(units), "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--timeout", "0", TEST],
+        [sys.executable, "-m", "pytest", "-q", "--timeout", "0", _TESTS[part]],
         cwd=ROOT,
         env=env,
         stdin=subprocess.DEVNULL,

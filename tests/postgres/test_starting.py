@@ -18,7 +18,9 @@ from tests.postgres.server import Databases
 from waypost.delivery import Outcome
 from waypost.errors import StoreUnusable
 from waypost.stores.opening import described, open_store
+from waypost.stores.postgres import connecting
 from waypost.stores.postgres.connecting import SCHEMA, migrate
+from waypost.stores.postgres.names import Db
 from waypost.testing import Hand, MovableClock
 from waypost.testing.hand import publish
 
@@ -53,6 +55,26 @@ def test_migrate_makes_the_tables_once() -> None:
     url = databases().empty()
     assert migrate(url) == (0, SCHEMA)
     assert migrate(url) == (SCHEMA, SCHEMA)
+
+
+def test_a_start_that_ends_while_it_makes_the_tables_leaves_the_database_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = databases().empty()
+    step = connecting._step
+
+    def last_one_fails(db: Db, number: int) -> None:
+        if number == SCHEMA:
+            raise KeyboardInterrupt
+        step(db, number)
+
+    monkeypatch.setattr(connecting, "_step", last_one_fails)
+    with pytest.raises(KeyboardInterrupt):
+        migrate(url)
+    monkeypatch.undo()
+    with psycopg.connect(url) as connection:
+        assert connecting.schema_version(connection.cursor()) == 0
+    open_store(url).close()
 
 
 def test_migrate_says_what_it_did() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from waypost.lake.owner import Lake
 from waypost.spark.pipeline import once
-from waypost.spark.session import session
+from waypost.spark.session import UNCOMPILED, session
 
 CODE = 41
 
@@ -16,7 +16,8 @@ def main(url: str, lake: str, point: str) -> None:
         if where == point:
             os._exit(CODE)
 
-    once(session("dying", "local[2]", brief=True), url, Lake(Path(lake)), slice=2_000, reached=reached)
+    spark = session("dying", "local[2]", brief=True, **UNCOMPILED)
+    once(spark, url, Lake(Path(lake)), slice=2_000, reached=reached)
 
 
 if __name__ == "__main__":

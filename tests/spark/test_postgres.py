@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.commands import Broker, outside, serve
+from tests.integration.commands import Broker, serve
 from tests.lake.brokers import eventually
 from tests.lake.traffic import many, of_every_kind
 from tests.postgres.fixtures import database
 from tests.spark.logs import Tables
 from tests.spark.test_pipeline import check_with
 from waypost import BlockingClient
+from waypost.lake.owner import Lake
 from waypost.stores.postgres import PostgresStore
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def test_tables_over_postgresql_say_what_its_brokers_say(
     with closing(PostgresStore(database)) as store:
         of_every_kind(store)
         many(store, 300)
+    from waypost.spark.pipeline import once
+
     lake = tmp_path / "lake"
     options = ("--store", database, "--lake", str(lake))
     sealer = serve(tmp_path, *options)
@@ -47,16 +50,14 @@ def test_tables_over_postgresql_say_what_its_brokers_say(
             with BlockingClient(other.url) as client:
                 client.seal_lake()
                 client.publish_many([{"topics": ["late.made"], "body": "x"} for _ in range(50)])
-            done = outside("pipeline", "once", "--url", other.url)
-            assert done.code == 0, done.err
+            once(spark, other.url, Lake(lake))
             check_with(other, Tables(spark, None, lake))
             sealer.process.kill()
             with BlockingClient(other.url) as client:
                 client.publish_many([{"topics": ["later.made"], "body": "y"} for _ in range(50)])
                 eventually(lambda: seals(other), "the lease that ended")
                 client.seal_lake()
-            done = outside("pipeline", "once", "--url", other.url)
-            assert done.code == 0, done.err
+            once(spark, other.url, Lake(lake))
             check_with(other, Tables(spark, None, lake))
         finally:
             other.process.kill()

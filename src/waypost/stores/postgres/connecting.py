@@ -182,7 +182,8 @@ _MADE_MEANWHILE = (
 
 
 def migrate_connection(connection: Conn) -> tuple[int, int]:
-    """Each step in a transaction of its own, one broker at a time: the others wait for the row that it is about to write."""
+    """Each step in a transaction of its own, one broker at a time: the others wait for the row that it is about to write. An empty
+    database becomes whole or stays empty: whoever starts meanwhile, or after a kill, finds nothing that it must refuse."""
     db = connection.cursor()
     try:
         db.execute(
@@ -198,10 +199,12 @@ def migrate_connection(connection: Conn) -> tuple[int, int]:
             f"the database has schema {version}, from a newer Waypost; this one knows up to {SCHEMA}"
         )
     while version < SCHEMA:
+        following = version + 1 if version else SCHEMA
         try:
-            _step(db, version + 1)
+            for number in range(version + 1, following + 1):
+                _step(db, number)
             connection.commit()
-            version += 1
+            version = following
         except psycopg.errors.DeadlockDetected:
             connection.rollback()  # a broker that reaps was in the way
     return before, version
