@@ -5,7 +5,7 @@ Row n has the value n; which rows a batch has hangs on its number alone, and row
 
 import sys
 
-from waypost.spark.session import session
+from waypost.spark.session import UNCOMPILED, session
 
 ROWS_A_BATCH = 2_000
 TASKS = 2
@@ -14,7 +14,7 @@ TOPIC = "sunk.row"
 
 
 def main(url: str, checkpoint: str) -> None:
-    spark = session("sinking", "local[2]", brief=True)
+    spark = session("sinking", "local[2]", brief=True, **UNCOMPILED)
     numbers = (
         spark.readStream.format("rate-micro-batch")
         .options(rowsPerBatch=ROWS_A_BATCH, numPartitions=TASKS, startTimestamp=0)

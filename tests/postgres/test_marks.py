@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.postgres.fixtures import database
-from waypost.commands import Publish, Release
+from waypost.commands import Confirm, Publish, Release
 from waypost.delivery import Outcome, State
 from waypost.routing import Route
 from waypost.stores.postgres import PostgresStore, marks
@@ -65,21 +65,23 @@ def lowerings(url: str) -> list[tuple[Any, ...]]:
 def have_had_one_slot(hand: Hand) -> None:
     hand.declare("a", complete=2)
     hand.publish_many(*_many())
-    for got in hand.fetch("a", "ann", n=PASSED):
-        hand.confirm(got)
+    hand.do(Confirm(queue="a", receipts=_receipts(hand)))
 
 
 def have_refused(hand: Hand) -> None:
     hand.declare("a")
     hand.publish_many(*_many())
-    for got in hand.fetch("a", "ann", n=PASSED):
-        hand.confirm(got, Outcome.NOT_INTERESTED)
+    hand.do(Confirm(queue="a", receipts=_receipts(hand), outcome=Outcome.NOT_INTERESTED))
 
 
 def named_for_another(hand: Hand) -> None:
     hand.declare("a", complete="all")
     hand.register("bob", queue="a")
     hand.publish_many(*_many())
+
+
+def _receipts(hand: Hand) -> list[str]:
+    return [got.receipt for got in hand.fetch("a", "ann", n=PASSED)]
 
 
 def _many() -> list[Publish]:

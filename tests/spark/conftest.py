@@ -30,6 +30,12 @@ def spark() -> Iterator[SparkSession]:
     made.stop()
 
 
+@pytest.fixture
+def brief_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JVMs that live a minute do not get back what Java's second compiler takes."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Its log has events of every kind, the first ones sealed, the rest not; tests add to it."""

@@ -48,6 +48,7 @@ import json, os, sys
 from importlib.util import find_spec
 from waypost.spark import events, session, table
 from waypost.spark.routing import once
+from waypost.spark.session import UNCOMPILED
 
 url, master, options, checkpoint = sys.argv[1:]
 spark = session("cluster", master, brief=True, **{
@@ -55,6 +56,7 @@ spark = session("cluster", master, brief=True, **{
     "spark.executor.memory": "600m",
     "spark.executor.extraJavaOptions": options,
     "spark.sql.shuffle.partitions": 2,
+    **UNCOMPILED,
 })
 context = spark.sparkContext
 # each task says that it has no Waypost, and who it is: two executors, each with one core

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("brief_java")
 def test_a_killed_pipeline_loses_and_doubles_nothing(spark: SparkSession) -> None:
     piped = round_of_pipeline_kills(seed=5, kills=2, spark=spark, think_seconds=0.1)
 

@@ -266,6 +266,7 @@ def test_a_policy_moves_to_and_fro_and_nothing_is_overtaken(spark: SparkSession,
     assert [event["toState"] for event in events if event["messageId"] == dead] == ["L", "E", "L", "E"]
 
 
+@pytest.mark.usefixtures("brief_java")
 def test_a_killed_job_and_a_killed_broker_lose_and_double_nothing(spark: SparkSession) -> None:
     routed = round_of_routing_kills(seed=3, kills=1, spark=spark)
 
