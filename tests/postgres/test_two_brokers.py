@@ -23,6 +23,7 @@ from waypost.commands import (
 from waypost.delivery import F, L, Q, S, State, X
 from waypost.destinations import Kind
 from waypost.errors import QueueNotFound
+from waypost.filters import Filter
 from waypost.policy import Policy
 from waypost.store import Task
 from waypost.stores.postgres import PostgresStore, writing
@@ -409,6 +410,26 @@ def overtaken_by(monkeypatch: pytest.MonkeyPatch, store: PostgresStore, other: C
         prepare(self, *given)
 
     monkeypatch.setattr(GroupRows, "prepare", prepared)
+
+
+def test_a_delivery_entered_its_state_when_the_log_says_so(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that commits after another one has that one's moment at the least, in its events and its rows."""
+    slow, quick = open_store(), open_store()
+    quick.apply([publish("a.x"), publish("b.x")])
+    stopped, go_on = held_before_its_last_lock(slow, monkeypatch)
+    thread, _ = apply_in_thread(slow, publish("a.x"), Fetch(queue="a"))
+    assert stopped.wait(10)
+    time.sleep(0.01)
+    quick.apply([publish("b.x")])
+    go_on.set()
+    thread.join(20)
+    last = {(event.sequence, event.queue): event.at for event in quick.events(1, quick.bounds()[1])}
+    found, _ = quick.find(Filter(), 0, 10)
+    assert {(one.sequence, one.queue): one.changed_at for one in found} == {
+        place: at for place, at in last.items() if place[1] is not None
+    }
 
 
 def test_a_message_that_came_after_a_group_began_keeps_its_number(

@@ -251,7 +251,7 @@ def _slots(db: Db, changes: list[Change], written: Written) -> None:
     for slot, was, row in changes:
         if row is None:
             continue
-        values = _slot(row, written)
+        values = _slot(row, was, written)
         if was is None:
             new.append((*_place(slot, written), *_fixed(slot), *values))
         else:
@@ -296,9 +296,12 @@ def _fixed(slot: Slot) -> tuple[Any, ...]:
     return slot.place[0], slot.message.envelope.key, slot.kick, slot.routed
 
 
-def _slot(row: tuple[Any, ...], written: Written) -> tuple[Any, ...]:
-    *fields, reason, redriven, refused, fetch = row
-    return (*fields, _clean(reason), written.number(redriven), refused, written.number(fetch))
+def _slot(row: tuple[Any, ...], was: tuple[Any, ...] | None, written: Written) -> tuple[Any, ...]:
+    state, blocked, since_at, *fields, reason, redriven, refused, fetch = row
+    if was is None or since_at != was[2]:
+        since_at = written.at  # as its event says
+    numbers = (_clean(reason), written.number(redriven), refused, written.number(fetch))
+    return (state, blocked, since_at, *fields, *numbers)
 
 
 def _fetches(db: Db, rows: GroupRows, written: Written) -> None:
