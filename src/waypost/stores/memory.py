@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..commands import Batch, Command, Job, Staged, Upload
+from ..commands import Batch, Command, Job, Publish, Staged, Upload
 from ..consumers import Consumer
 from ..delivery import OPEN, WAITING, F, L, State
 from ..destinations import Kind
@@ -54,6 +54,7 @@ from .things import (
     OpenJob,
     Remembered,
     Scope,
+    Sent,
     Slot,
     Thing,
     delivery_info,
@@ -180,6 +181,9 @@ class MemoryRows:
     def add(self, message: Message, body: bytes) -> None:
         self.messages[message.sequence] = self.by_id[message.id] = message
         self._bodies[message.sequence] = body
+
+    def add_plain(self, command: Publish, places: Sequence[Sent], draw: Entropy) -> None:
+        return None
 
     def body(self, message: Message) -> bytes | None:
         return self._bodies.get(message.sequence, b"")

@@ -105,7 +105,7 @@ from ..errors import (
     StillLogged,
 )
 from ..filters import Filter, bounds_fetches, in_bounds, selects_message
-from ..message import SALT_MASK, Entropy, Envelope, make_id, make_receipt, parse_receipt
+from ..message import SALT_MASK, Entropy, Envelope, make_receipt, parse_receipt
 from ..names import ANONYMOUS, DEFAULT_QUEUE
 from ..objects import DEFAULT_OBJECT
 from ..policy import DEFAULT, Policy
@@ -119,7 +119,6 @@ from ..routing import (
     topics_in_queue,
     with_object,
 )
-from ..store import Event
 from ..topics import any_topic_matches
 from . import FETCH_BYTES, IDEMPOTENCY_KEPT_US, LONGEST_FAILURE, TOPIC_SCAN
 from .pace import next_at, slice_of
@@ -133,12 +132,14 @@ from .things import (
     Remembered,
     Rows,
     Scope,
+    Sent,
     Slot,
     Thing,
+    new_event,
+    new_message,
+    new_slot,
 )
 
-#: where a message goes: which slots it gets there, and whether they are handed out and not waited for
-_Place = tuple[Destination, Slots, bool]
 #: commands that change neither names nor policies
 _CHANGES_NO_NAME = frozenset({Publish, Fetch, Confirm, Extend, Release, Kick, Remove})
 
@@ -152,7 +153,7 @@ class Rules:
         #: the lowest sequence that this group left in L
         self.logged: int | None = None
         #: by what it says of itself: where a message goes that only has to be logged and queued
-        self._plain: dict[tuple[Any, ...], list[_Place] | None] = {}
+        self._plain: dict[tuple[Any, ...], list[Sent] | None] = {}
         self._do: dict[type, Callable[[Any], Any]] = {
             Publish: self._publish,
             PublishMany: self._publish_many,
@@ -207,22 +208,22 @@ class Rules:
         places = self._plain_places(command)
         if places is None:
             return self._publish_many(PublishMany([command]))[0]
-        return self._log_message(command, places)
+        return self._rows.add_plain(command, places, self._draw) or self._log_message(command, places)
 
-    def _plain_places(self, command: Publish) -> list[_Place] | None:
+    def _plain_places(self, command: Publish) -> list[Sent] | None:
         """Where it goes, if all that would be checked of it hangs on names; looked up once for all that say the same. None: it is not so
         simple."""
         if command.idempotency_key is not None or command.id is not None or command.hold:
             return None
         envelope = command.envelope
-        kind = (command.queue, envelope.topics, envelope.object)
+        kind = (command.queue, envelope.topics, envelope.object, envelope.key is None)
         if kind not in self._plain:
             self._plain[kind] = self._look_up_plain(command)
         if command.queue is None and self._rows.undecided_of(envelope.object):
             return None
         return self._plain[kind]
 
-    def _look_up_plain(self, command: Publish) -> list[_Place] | None:
+    def _look_up_plain(self, command: Publish) -> list[Sent] | None:
         rows, topics = self._rows, command.envelope.topics
         if self._holds(command) or self._compared(command.envelope) is not None:
             return None
@@ -344,7 +345,7 @@ class Rules:
             (command.queue,) if command.queue is not None else queues_of(command.envelope, self._infer_types)
         )
 
-    def _log_message(self, command: Publish, places: list[_Place] | None = None) -> Published:
+    def _log_message(self, command: Publish, places: list[Sent] | None = None) -> Published:
         """`places`: where it goes, if that is known already, and nothing can hold it."""
         scope = (command.envelope.producer, command.idempotency_key)
         if command.idempotency_key is not None and (stored := self._remembered(scope)):  # type: ignore[arg-type]
@@ -355,21 +356,7 @@ class Rules:
         held = places is None and self._holds(command)
         sequence = self._rows.head + 1
         salt = self._draw() & SALT_MASK
-        message = Message(
-            command.id or make_id(sequence, salt, self._rows.now),
-            sequence,
-            self._rows.now,
-            command.envelope,
-            command.hash,
-            command.size,
-            command.priority,
-            None if command.ttl_us is None else self._rows.now + command.ttl_us,
-            salt=salt,
-            own_id=command.id,
-            due_at=self._rows.now + command.delay_us if command.delay_us else None,
-            force=command.force,
-            routed=not held,
-        )
+        message = new_message(command, sequence, salt, self._rows.now, routed=not held)
         self._rows.add(message, command.body)
         self._event(message, None, None, L, envelope=message.envelope, hash=message.hash, size=message.size)
         if held:
@@ -459,7 +446,7 @@ class Rules:
 
     def _deliver(self, message: Message, parts: list[Part]) -> None:
         topics = message.envelope.topics
-        places: list[_Place] = []
+        places: list[Sent] = []
         for part in parts:
             queue = self._rows.place(Kind.QUEUE, part.queue) or self._rows.make(
                 Kind.QUEUE, part.queue, DEFAULT
@@ -474,7 +461,7 @@ class Rules:
             if slots:
                 self._note_latest(message, place)
 
-    def _send(self, message: Message, places: list[_Place]) -> None:
+    def _send(self, message: Message, places: list[Sent]) -> None:
         for place, slots, kick in places:
             for number, named in enumerate(slots):
                 self._route(message, place, number, named=named, kick=kick, duration_ms=self._age_ms(message))
@@ -516,13 +503,7 @@ class Rules:
         reason: str | None = None,
         duration_ms: int = 0,
     ) -> None:
-        expires_at = message.expires_at
-        if expires_at is None and queue.policy.ttl_us is not None:
-            expires_at = self._rows.now + queue.policy.ttl_us
-        delayed = reason is None and message.due_at is not None and message.due_at > self._rows.now
-        due_at = message.due_at if delayed else None
-        slot = Slot(message, queue, number, Q, self._rows.now, due_at, expires_at, named, kick, reason=reason)
-        slot.routed = named
+        slot = new_slot(message, queue, number, named, self._rows.now, kick=kick, reason=reason)
         self._rows.add_slot(slot)
         self._event(message, slot, L, Q, reason=reason, duration_ms=duration_ms)
 
@@ -1056,18 +1037,7 @@ class Rules:
     def _event(
         self, message: Message, slot: Slot | None, from_state: State | None, to_state: State, **more: Any
     ) -> None:
-        if slot is not None:
-            more |= {slot.queue.kind.word: slot.queue.name, "slot": slot.number, "attempt": slot.attempt}
-        message.last_offset = self._rows.head + 1
-        event = Event(
-            offset=message.last_offset,
-            at=self._rows.now,
-            message_id=message.id,
-            sequence=message.sequence,
-            from_state=from_state,
-            to_state=to_state,
-            **more,
-        )
+        event = new_event(message, slot, self._rows.head + 1, self._rows.now, from_state, to_state, **more)
         self._rows.log(event, None if slot is None else slot.queue)
 
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from ..commands import Batch, Job, JobKind, Published, Staged, Upload
+from ..commands import Batch, Job, JobKind, Publish, Published, Staged, Upload
 from ..consumers import Consumer
 from ..delivery import OPEN, WAITING, F, L, Outcome, State, U, X, message_state
 from ..destinations import Kind
 from ..filters import Filter
-from ..message import Envelope
+from ..message import Entropy, Envelope, make_id
 from ..objects import ObjectPolicy
 from ..policy import Policy
+from ..routing import Slots
 from ..store import ConsumerInfo, DeliveryInfo, Event
 
 #: (object, key): the business thing that a message is about
@@ -56,6 +57,10 @@ class Destination:
     @property
     def keyed(self) -> bool:
         return self.policy.order == "key"
+
+
+#: where a message goes: which slots it gets there, and whether they are handed out and not waited for
+Sent = tuple[Destination, Slots, bool]
 
 
 @dataclass(eq=False)
@@ -295,6 +300,10 @@ class Rows(Fetches, Protocol):
 
     def add(self, message: Message, body: bytes) -> None: ...
 
+    def add_plain(self, command: Publish, places: Sequence[Sent], draw: Entropy) -> Published | None:
+        """One that nothing is asked of but to be logged and queued there; None: this store, or this one, wants it step by step."""
+        ...
+
     def body(self, message: Message) -> bytes | None:
         """None: what is there does not fit its checksum."""
         ...
@@ -412,6 +421,69 @@ class Rows(Fetches, Protocol):
     def erased(self, sequences: Iterable[int]) -> None: ...
 
     def reap(self, limit: int) -> bool: ...
+
+
+def new_message(command: Publish, sequence: int, salt: int, now: int, *, routed: bool) -> Message:
+    return Message(
+        command.id or make_id(sequence, salt, now),
+        sequence,
+        now,
+        command.envelope,
+        command.hash,
+        command.size,
+        command.priority,
+        None if command.ttl_us is None else now + command.ttl_us,
+        salt=salt,
+        own_id=command.id,
+        due_at=now + command.delay_us if command.delay_us else None,
+        force=command.force,
+        routed=routed,
+    )
+
+
+def new_slot(
+    message: Message,
+    place: Destination,
+    number: int,
+    named: str | None,
+    now: int,
+    *,
+    kick: bool = False,
+    reason: str | None = None,
+) -> Slot:
+    """In Q; a delay holds for where it is sent, not for what comes of that."""
+    expires_at = message.expires_at
+    if expires_at is None and place.policy.ttl_us is not None:
+        expires_at = now + place.policy.ttl_us
+    delayed = reason is None and message.due_at is not None and message.due_at > now
+    due_at = message.due_at if delayed else None
+    return Slot(
+        message, place, number, State.Q, now, due_at, expires_at, named, kick, reason=reason, routed=named
+    )
+
+
+def new_event(
+    message: Message,
+    slot: Slot | None,
+    offset: int,
+    now: int,
+    from_state: State | None,
+    to_state: State,
+    **more: Any,
+) -> Event:
+    """The last one of its message, for now."""
+    if slot is not None:
+        more |= {slot.queue.kind.word: slot.queue.name, "slot": slot.number, "attempt": slot.attempt}
+    message.last_offset = offset
+    return Event(
+        offset=offset,
+        at=now,
+        message_id=message.id,
+        sequence=message.sequence,
+        from_state=from_state,
+        to_state=to_state,
+        **more,
+    )
 
 
 def heads_its_key(slot: Slot, others: Iterable[Slot]) -> bool:

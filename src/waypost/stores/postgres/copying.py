@@ -50,7 +50,8 @@ from .group import slot_row
 from .loading import FETCH, JOB, STATE, fetching_of, job_of, load
 from .names import Db, Names
 from .reading import EVENT, FIGURES, event_of
-from .writing import COUNT_COLUMNS, COUNTED, insert, reorder
+from .statements import insert
+from .writing import COUNT_COLUMNS, COUNTED, reorder
 
 #: messages, or offsets, read at once
 PAGE = 1_000

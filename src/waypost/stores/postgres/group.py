@@ -47,7 +47,7 @@ from ...commands import (
 from ...consumers import Consumer
 from ...delivery import OPEN, WAITING, L, State
 from ...destinations import Kind
-from ...message import Envelope, parse_receipt, payload_hash
+from ...message import SALT_MASK, Entropy, Envelope, parse_receipt, payload_hash
 from ...names import ANONYMOUS
 from ...objects import DEFAULT_OBJECT, ObjectPolicy
 from ...policy import Policy
@@ -62,6 +62,7 @@ from ..things import (
     OpenJob,
     Remembered,
     Scope,
+    Sent,
     Slot,
     Thing,
     heads_its_key,
@@ -70,6 +71,7 @@ from . import batches
 from .loading import FETCH, JOB, STATE, ask, fetching_of, job_of, loaded, send, sequences_of
 from .marks import PRIORITIES, READY, SINCE_SCHEMA, Marks
 from .names import Db, Names
+from .plain import Plain
 
 #: rows of `latches`
 LATCHES = 256
@@ -146,7 +148,10 @@ class GroupRows:
         self.db, self.names, self.began, self.now, self.keeping = db, names, head, now, keeping
         #: the last offset before this group, as far as it knows
         self.base = head.next - 1
+        #: events so far; those of plain messages are not in the list
+        self._logged = 0
         self.events: list[tuple[Event, Destination | None]] = []
+        self.plain = Plain(now)
         self.messages: dict[int, Message] = {}
         self._locked: set[int] = set()
         self._ids: dict[str, int | None] = {}
@@ -235,9 +240,10 @@ class GroupRows:
             if publish.id is not None:
                 own_ids.add(publish.id)
                 keys.add(f"o {publish.id}")
-            thing = self._thing_of(publish)
-            if thing is not None:
-                things.add(thing)
+            if publish.envelope.key is not None:
+                thing = self._thing_of(publish)
+                if thing is not None:
+                    things.add(thing)
         keyed = self.names.keyed
         for thing in things:
             if keyed or self._compares(thing):
@@ -393,7 +399,7 @@ class GroupRows:
 
     @property
     def head(self) -> int:
-        return self.base + len(self.events)
+        return self.base + self._logged
 
     @property
     def consumers(self) -> dict[str, ConsumerInfo]:
@@ -404,6 +410,10 @@ class GroupRows:
         return self.names.objects
 
     def log(self, event: Event, place: Destination | None) -> None:
+        self._logged += 1
+        self._take_event(event, place)
+
+    def _take_event(self, event: Event, place: Destination | None) -> None:
         self.events.append((event, place))
         if place is None:
             return
@@ -499,6 +509,25 @@ class GroupRows:
         self.new_messages.append(message)
         self.bodies[message.sequence] = body
 
+    def add_plain(self, command: Publish, places: Sequence[Sent], draw: Entropy) -> Published | None:
+        kind = self.plain.kind_of(command, places)
+        if kind is None:
+            return None
+        published = kind.add(command, self.head + 1, draw() & SALT_MASK)
+        self._logged += kind.step
+        return published
+
+    def _take_out(self, place: Destination, front: _Front) -> None:
+        """Plain messages of this group that a fetch has come to are like all others from now on."""
+        kinds = [k for k in self.plain.at(place) if front.exhausted or k.turn(place) < front.bound[0]]
+        for kind in kinds:
+            for message, body, slots, events in kind.take_out():
+                self.add(message, body)
+                for slot in slots:
+                    self.add_slot(slot)
+                for event, there in events:
+                    self._take_event(event, there)
+
     def encoded(self, envelope: Envelope) -> str:
         """Of a message that this group has added."""
         text = self._encoded.get(id(envelope))
@@ -580,6 +609,7 @@ class GroupRows:
             consumer = ""
         front = self._front(place, consumer)
         line = self._at[place]
+        self._take_out(place, front)
         position = self._from.get(place, 0)
         while position < len(line) and not self._can_go(line[position][2]):
             position += 1
@@ -594,6 +624,7 @@ class GroupRows:
                 return
             passed = front.bound
             self._look_further(place, consumer, front)
+            self._take_out(place, front)
             position = bisect_right(line, passed, key=lambda entry: entry[0])
 
     def _front(self, place: Destination, consumer: str | None) -> _Front:
@@ -991,7 +1022,7 @@ class GroupRows:
         row = self.db.fetchone()
         if row is not None:
             return int(row[0])
-        return next((event.offset for event, _ in self.events if event.at >= at), self.head + 1)
+        return self.base + 1 if self.now >= at else self.head + 1
 
     @property
     def sealed(self) -> int | None:

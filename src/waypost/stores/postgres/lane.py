@@ -42,8 +42,9 @@ from .loading import send
 from .marks import Marks
 from .names import Db, Names
 from .reaping import reap
+from .rows import Written
 from .watching import NEXT_DUE, Watch
-from .writing import NamesChanged, Written, enrol, is_dirty, lock, write
+from .writing import NamesChanged, enrol, is_dirty, lock, write
 
 log = logging.getLogger("waypost")
 
@@ -172,7 +173,7 @@ class Lane:
                 return _applied(rows, results, rules.logged, rows.now, found)
             written = lock(rows)
             # All that can go wrong does so before COMMIT.
-            results = [written.result(result) for result in results]
+            results = written.results(results)
             logged = written.number(rules.logged)
             began = time.perf_counter()
             found = self._write(connection, rows, written)

@@ -8,21 +8,34 @@ Nothing is read between the last lock and COMMIT but what the same statements re
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Any
 
 import msgspec
 
-from ...commands import Fetched
-from ...delivery import ENDED, OPEN, State
+from ...delivery import ENDED, OPEN, Q
 from ...instants import SECOND
 from ...message import make_id, make_receipt
-from ..things import Destination, Message, Slot
+from ..things import Destination, Slot
 from . import marks
-from .columns import Column, column
 from .group import GroupRows, is_ready, job_row, slot_row
 from .names import Db
+from .plain_rows import insert_plain, renumber
+from .rows import (
+    CHANGING,
+    DELIVERIES,
+    EVENTS,
+    MESSAGES,
+    PAYLOADS,
+    PLACE,
+    Written,
+    changing,
+    code_of,
+    delivery_row,
+    event_row,
+    message_row,
+    place_of,
+)
+from .statements import columns_of, insert, update
 
 #: a snapshot of the depths after so many events, or so long
 SNAPSHOT_EVENTS = 10_000
@@ -51,40 +64,6 @@ class NamesChanged(Exception):
     """Somebody changed a name or policy while the group decided with the old ones."""
 
 
-class Written:
-    """A group's numbers, once they are final."""
-
-    def __init__(self, base: int, delta: int, at: int, turn: int, snapshot_due: bool) -> None:
-        self._base, self.delta, self.at, self.turn, self.snapshot_due = base, delta, at, turn, snapshot_due
-        #: ids and receipts that were made with provisional numbers
-        self._texts: dict[str, str] = {}
-
-    def number(self, number: int | None) -> int | None:
-        return number if number is None or number <= self._base else number + self.delta
-
-    def text(self, text: str | None) -> str | None:
-        return text if text is None else self._texts.get(text, text)
-
-    def rename(self, before: str, after: str) -> None:
-        if before != after:
-            self._texts[before] = after
-
-    def result(self, result: Any) -> Any:
-        """As the caller gets it."""
-        if not self._texts:
-            return result
-        if isinstance(result, list):
-            return [self.result(one) for one in result]
-        changes: dict[str, Any] = {}
-        for field in ("id", "receipt", "same_as"):
-            text = getattr(result, field, None)
-            if isinstance(text, str) and text in self._texts:
-                changes[field] = self._texts[text]
-        if isinstance(result, Fetched) and "id" in changes:
-            changes["created_at"] = self.at
-        return msgspec.structs.replace(result, **changes) if changes else result
-
-
 def lock(rows: GroupRows) -> Written:
     """The last lock, when all is decided."""
     rows.rehead_all()
@@ -94,6 +73,7 @@ def lock(rows: GroupRows) -> Written:
 def write(rows: GroupRows, written: Written, broker: str, group: int) -> None:
     """Everything but COMMIT, in the caller's pipeline."""
     db = rows.db
+    insert_plain(db, rows.plain, rows.encoded, written)
     _messages(db, rows, written)
     changes = _changes(rows)
     _slots(db, changes, written)
@@ -104,7 +84,7 @@ def write(rows: GroupRows, written: Written, broker: str, group: int) -> None:
     _left_behind(db, rows, written)
     _names(db, rows, written)
     _jobs(db, rows, written)
-    _counts(db, rows, written, _made_ready(changes))
+    _counts(db, rows, written, _made_ready(rows, changes))
     for place in rows.reordered:
         reorder(db, place)
     if rows.forgotten or written.snapshot_due:
@@ -121,7 +101,7 @@ def enrol(db: Db, broker: str, group: int, schema: int) -> None:
 def is_dirty(rows: GroupRows) -> bool:
     """Whether there is anything to write."""
     return bool(
-        rows.events
+        rows.head > rows.base
         or rows.renamed
         or rows.reaped
         or rows.spectators
@@ -144,7 +124,7 @@ def _last_lock(rows: GroupRows) -> Written:
         " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = greatest(sealed, %s)"
         " where version = %s returning next, at, turn, snapshot_at, snapshot_next, undecided",
         (
-            len(rows.events),
+            rows.head - rows.base,
             rows.now,
             int(rows.renamed),
             undecided,
@@ -159,9 +139,10 @@ def _last_lock(rows: GroupRows) -> Written:
     following, at, turn, snapshot_at, snapshot_next, waiting = row
     if turn > rows.began.turn + 1 and waiting > 0:
         rows.check_inline()
-    delta = following - len(rows.events) - 1 - rows.base
+    delta = following - 1 - rows.head
     due = following - snapshot_next >= SNAPSHOT_EVENTS or at - snapshot_at >= SNAPSHOT_EVERY_US
     written = Written(rows.base, delta, at, turn, due and following != snapshot_next)
+    renumber(rows.plain, written)
     for message in rows.new_messages:
         if message.own_id is None:
             written.rename(message.id, make_id(message.sequence + delta, message.salt, at))
@@ -177,25 +158,21 @@ def _last_lock(rows: GroupRows) -> Written:
 
 def _messages(db: Db, rows: GroupRows, written: Written) -> None:
     new = rows.new_messages
-    if new:
-        insert(
-            db,
-            "messages (sequence bigint, at bigint, salt integer, own_id text, envelope text, object text, key text,"
-            " hash bytea, size bigint, priority smallint, expires_at bigint, due_at bigint, force boolean,"
-            " kept boolean, routed boolean, undecided boolean, same_as text, ended_at bigint)",
-            [_message(message, rows, written) for message in new],
-        )
-        insert(
-            db,
-            "payloads (sequence bigint, body bytea)",
-            [(written.number(m.sequence), rows.bodies[m.sequence]) for m in new if m.kept],
-        )
+    insert(
+        db,
+        MESSAGES,
+        [
+            message_row(message, rows.encoded(message.envelope), message.sequence in rows.waits, written)
+            for message in new
+        ],
+    )
+    insert(db, PAYLOADS, [(written.number(m.sequence), rows.bodies[m.sequence]) for m in new if m.kept])
     changed = [
         (message.sequence, *row)
         for message, was in rows.message_was.items()
         if rows.messages.get(message.sequence) is message and (row := rows.message_row(message)) != was
     ]
-    _update(
+    update(
         db,
         "messages",
         "sequence bigint",
@@ -207,30 +184,6 @@ def _messages(db: Db, rows: GroupRows, written: Written) -> None:
         db.execute("delete from payloads where sequence = any(%s)", (dropped,))
 
 
-def _message(message: Message, rows: GroupRows, written: Written) -> tuple[Any, ...]:
-    envelope = message.envelope
-    return (
-        written.number(message.sequence),
-        written.at,
-        message.salt,
-        message.own_id,
-        rows.encoded(envelope),
-        envelope.object,
-        envelope.key,
-        message.hash,
-        message.size,
-        message.priority,
-        message.expires_at,
-        message.due_at,
-        message.force,
-        message.kept,
-        message.routed,
-        message.sequence in rows.waits,
-        written.text(message.same_as),
-        message.ended_at,
-    )
-
-
 def _changes(rows: GroupRows) -> list[Change]:
     removed: list[Change] = [(slot, rows.slot_was[slot], None) for slot in rows.removed_slots]
     there = ((slot, rows.slot_was.get(slot), slot_row(slot)) for slot in rows.slots.values())
@@ -238,36 +191,33 @@ def _changes(rows: GroupRows) -> list[Change]:
 
 
 def _slots(db: Db, changes: list[Change], written: Written) -> None:
-    removed = [_place(slot, written) for slot, _, row in changes if row is None]
+    removed = [place_of(slot, written) for slot, _, row in changes if row is None]
     if removed:
         db.execute(
             "delete from deliveries d using unnest(%b::bigint[], %b::bigint[], %b::smallint[])"
             " as u (sequence, destination, slot)"
             " where d.sequence = u.sequence and d.destination = u.destination and d.slot = u.slot",
-            _columns(("bigint", "bigint", "smallint"), removed),
+            columns_of(("bigint", "bigint", "smallint"), removed),
         )
     new: list[tuple[Any, ...]] = []
     changed: list[tuple[Any, ...]] = []
     for slot, was, row in changes:
         if row is None:
             continue
-        values = _slot(row, was, written)
         if was is None:
-            new.append((*_place(slot, written), *_fixed(slot), *values))
+            new.append(delivery_row(slot, row, written))
         else:
-            changed.append((*_place(slot, written), *values))
-    fields = (
-        "state smallint, blocked boolean, since_at bigint, due_at bigint, expires_at bigint, named text, attempt integer,"
-        " tries integer, consumer text, reason text, redriven bigint, refused text, fetched bigint"
-    )
-    place = "sequence bigint, destination bigint, slot smallint"
-    insert(db, f"deliveries ({place}, priority smallint, key text, kick boolean, routed text, {fields})", new)
-    _update(db, "deliveries", place, fields, changed)
+            changed.append((*place_of(slot, written), *changing(row, was, written)))
+    insert(db, DELIVERIES, new)
+    update(db, "deliveries", PLACE, CHANGING, changed)
 
 
-def _made_ready(changes: list[Change]) -> dict[Destination, int]:
+def _made_ready(rows: GroupRows, changes: list[Change]) -> dict[Destination, int]:
     """By how much the number of those that are ready changed, in each place."""
     ready: dict[Destination, int] = defaultdict(int)
+    for kind in rows.plain:
+        for slot in kind.model.slots:
+            ready[slot.queue] += len(kind.sequences) * is_ready(slot_row(slot))
     for slot, was, row in changes:
         ready[slot.queue] += is_ready(row) - is_ready(was)
     return ready
@@ -288,35 +238,19 @@ def _lowerings(db: Db, rows: GroupRows, changes: list[Change], written: Written)
     )
 
 
-def _place(slot: Slot, written: Written) -> tuple[Any, ...]:
-    return written.number(slot.message.sequence), slot.queue.number, slot.number
-
-
-def _fixed(slot: Slot) -> tuple[Any, ...]:
-    return slot.place[0], slot.message.envelope.key, slot.kick, slot.routed
-
-
-def _slot(row: tuple[Any, ...], was: tuple[Any, ...] | None, written: Written) -> tuple[Any, ...]:
-    state, blocked, since_at, *fields, reason, redriven, refused, fetch = row
-    if was is None or since_at != was[2]:
-        since_at = written.at  # as its event says
-    numbers = (_clean(reason), written.number(redriven), refused, written.number(fetch))
-    return (state, blocked, since_at, *fields, *numbers)
-
-
 def _fetches(db: Db, rows: GroupRows, written: Written) -> None:
     new: list[tuple[Any, ...]] = []
     changed: list[tuple[Any, ...]] = []
     for offset, fetching in rows.fetchings.items():
         if fetching is None:
             continue
-        row = (fetching.outcome and fetching.outcome.value, _code(fetching.became))
+        row = (fetching.outcome and fetching.outcome.value, code_of(fetching.became))
         if fetching not in rows.fetching_was:
             salt = fetching.salt - (1 << 64) if fetching.salt >> 63 else fetching.salt
             new.append(
                 (
                     written.number(offset),
-                    *_place(fetching.slot, written),
+                    *place_of(fetching.slot, written),
                     salt,
                     fetching.consumer,
                     fetching.at,
@@ -331,35 +265,15 @@ def _fetches(db: Db, rows: GroupRows, written: Written) -> None:
         " at bigint, outcome text, became smallint)",
         new,
     )
-    _update(db, "fetches", '"offset" bigint', "outcome text, became smallint", changed)
+    update(db, "fetches", '"offset" bigint', "outcome text, became smallint", changed)
 
 
 def _events(db: Db, rows: GroupRows, written: Written) -> None:
     insert(
         db,
-        'events ("offset" bigint, at bigint, message_id text, sequence bigint, destination bigint, slot smallint,'
-        " from_state smallint, to_state smallint, attempt integer, consumer text, reason text, duration_ms bigint,"
-        " envelope text, hash bytea, size bigint, same_as text)",
+        EVENTS,
         [
-            (
-                written.number(event.offset),
-                written.at,
-                written.text(event.message_id),
-                written.number(event.sequence),
-                None if place is None else place.number,
-                event.slot,
-                _code(event.from_state),
-                int(event.to_state),
-                event.attempt,
-                event.consumer,
-                _clean(event.reason),
-                # Brokers' clocks differ a little.
-                None if event.duration_ms is None else max(0, event.duration_ms),
-                None if event.envelope is None else rows.encoded(event.envelope),
-                event.hash,
-                event.size,
-                written.text(event.same_as),
-            )
+            event_row(event, place, event.envelope and rows.encoded(event.envelope), written)
             for event, place in rows.events
         ],
     )
@@ -517,6 +431,12 @@ def _jobs(db: Db, rows: GroupRows, written: Written) -> None:
 
 def _counts(db: Db, rows: GroupRows, written: Written, ready: dict[Destination, int]) -> None:
     """After the last lock, so that two groups never wait for each other here."""
+    for kind in rows.plain:
+        size = sum([command.size for command in kind.commands])
+        for slot in kind.model.slots:
+            rows.counted[slot.queue, Q] += len(kind.commands)
+            rows.bytes[slot.queue] += size
+            rows.touched.add(slot.queue)
     places = {place for place, _ in rows.counted} | set(rows.bytes) | set(ready) | rows.saved_places
     insert(
         db,
@@ -583,53 +503,3 @@ def _trim_snapshots(db: Db, oldest: int) -> None:
         " where later.destination = s.destination and later.at > s.at and later.at <= first.at)",
         (oldest - 1,),
     )
-
-
-# ── set statements ──────────────────────────────────────────────────────────────────────────────
-
-
-def insert(db: Db, table: str, rows: Sequence[tuple[Any, ...]], conflict: str = "") -> None:
-    """`table` is its name with the columns and their types."""
-    if not rows:
-        return
-    name, names, types = _parts(table)
-    arrays = ", ".join(f"%b::{kind}[]" for kind in types)
-    db.execute(
-        f"insert into {name} ({', '.join(names)}) select * from unnest({arrays})"
-        + (f" on conflict {conflict}" if conflict else ""),
-        _columns(types, rows),
-    )
-
-
-def _update(db: Db, table: str, keys: str, fields: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    if not rows:
-        return
-    _, names, types = _parts(f"{table} ({keys}, {fields})")
-    count = keys.count(",") + 1
-    arrays = ", ".join(f"%b::{kind}[]" for kind in types)
-    sets = ", ".join(f"{name} = u.{name}" for name in names[count:])
-    where = " and ".join(f"t.{name} = u.{name}" for name in names[:count])
-    db.execute(
-        f"update {table} t set {sets} from unnest({arrays}) as u ({', '.join(names)}) where {where}",
-        _columns(types, rows),
-    )
-
-
-@cache
-def _parts(table: str) -> tuple[str, list[str], list[str]]:
-    name, _, columns = table.partition(" (")
-    pairs = [column.strip().rsplit(" ", 1) for column in columns.rstrip(")").split(",")]
-    return name, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
-def _columns(types: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> list[Column]:
-    return [column(kind, values) for kind, values in zip(types, zip(*rows, strict=True), strict=True)]
-
-
-def _code(state: State | None) -> int | None:
-    return None if state is None else int(state)
-
-
-def _clean(text: str | None) -> str | None:
-    """PostgreSQL's text holds no NUL."""
-    return text if text is None or "\0" not in text else text.replace("\0", "\N{REPLACEMENT CHARACTER}")
