@@ -19,7 +19,7 @@ from psycopg.pq import Format
 
 _length = struct.Struct("!i").pack
 _head = struct.Struct("!iiiii").pack
-NULL = _length(-1)
+_NULL = _length(-1)
 
 
 def _bytea(value: bytes) -> bytes:
@@ -50,7 +50,7 @@ _PACKED: dict[str, tuple[int, str | None, Callable[[Any], bytes]]] = {
 
 
 class Column(bytes):
-    """An array as it goes over the wire."""
+    """A value, mostly an array, as it goes over the wire."""
 
 
 class ColumnDumper(Dumper):
@@ -62,38 +62,32 @@ class ColumnDumper(Dumper):
         return obj  # type: ignore[no-any-return]
 
 
+def scalar(kind: str, value: Any) -> Column | None:
+    """One value by itself."""
+    return None if value is None else Column(_PACKED[kind][2](value)[4:])
+
+
 def column(kind: str, values: Sequence[Any]) -> Column:
-    return whole(kind, len(values), None if values.count(None) == len(values) else cells(kind, values))
-
-
-def whole(kind: str, count: int, cells: bytes | None) -> Column:
-    """So many cells; None: all of them are null."""
-    number = _PACKED[kind][0]
-    if cells is None:
+    number, count = _PACKED[kind][0], len(values)
+    if values.count(None) == count:
         return Column(struct.pack("!iii", 0, 0, number))
-    return Column(_head(1, 1, number, count, 1) + cells)
+    return Column(_head(1, 1, number, count, 1) + _cells(kind, values))
 
 
-def cell(kind: str, value: Any) -> bytes:
-    return NULL if value is None else _PACKED[kind][2](value)
-
-
-def cells(kind: str, values: Sequence[Any], gap: int = 0) -> bytes:
-    """One after the other, each before a gap of so many nulls."""
-    after = NULL * gap
-    count = len(values)
-    if values[0] == values[-1] and values.count(values[0]) == count:
-        return (cell(kind, values[0]) + after) * count
+def _cells(kind: str, values: Sequence[Any]) -> bytes:
+    """One after the other."""
     _, code, pack = _PACKED[kind]
+    if values[0] == values[-1] and values.count(values[0]) == len(values):
+        return pack(values[0]) * len(values)
     if None in values:
-        return b"".join([(NULL if value is None else pack(value)) + after for value in values])
-    if code is not None and not gap:
+        return b"".join([_NULL if value is None else pack(value) for value in values])
+    if code is not None:
         return _numbers(code, values)
-    if code is None and len(sizes := set(map(len, values))) == 1:
-        together = _of_one_size(sizes.pop(), values, after)
+    if len(sizes := set(map(len, values))) == 1:
+        together = _of_one_size(sizes.pop(), values)
         if together is not None:
             return together
-    return b"".join([pack(value) + after for value in values])
+    return b"".join(map(pack, values))
 
 
 def _numbers(code: str, values: Sequence[Any]) -> bytes:
@@ -103,12 +97,12 @@ def _numbers(code: str, values: Sequence[Any]) -> bytes:
     return struct.pack(f"!{code * len(values)}", *flat)
 
 
-def _of_one_size(size: int, values: Sequence[Any], after: bytes) -> bytes | None:
+def _of_one_size(size: int, values: Sequence[Any]) -> bytes | None:
     """None: texts that must be looked at one by one."""
     length = _length(size)
     if isinstance(values[0], bytes):
-        return length + (after + length).join(values) + after
-    if after or not 0 < size < 128:
+        return length + length.join(values)
+    if not 0 < size < 128:
         return None
     # A small length is a text itself, with three NULs; if that is all there is of them, and no letter takes more than a byte, it is right.
     between = length.decode()

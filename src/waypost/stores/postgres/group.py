@@ -71,10 +71,13 @@ from . import batches
 from .loading import FETCH, JOB, STATE, ask, fetching_of, job_of, loaded, send, sequences_of
 from .marks import PRIORITIES, READY, SINCE_SCHEMA, Marks
 from .names import Db, Names
+from .plain import Kind as PlainKind
 from .plain import Plain
 
 #: rows of `latches`
 LATCHES = 256
+#: kinds of plain messages that are written as columns
+MOST_KINDS = 8
 #: offsets that one statement looks through for a job's messages
 WINDOW = 50_000
 #: what a fetch looks at when the first rows were not for it; messages of a job that are looked at together
@@ -251,7 +254,7 @@ class GroupRows:
         if keyed:
             keys |= {f"k {p.envelope.key}" for p in publishes if p.envelope.key is not None}
         if publishes:
-            keys |= {f"p {place.number}" for place in self.names.limited()}
+            keys |= {f"p {place.number}" for place in self.names.limited}
         places: set[int] = set()
         sequences: set[int] = set()
         for sequence, place in held:
@@ -444,7 +447,7 @@ class GroupRows:
         return made
 
     def changed(self, place: Destination) -> None:
-        self.names.forget_topics()
+        self.names.forget()
         self.renamed = True
         self.saved_places.add(place)
         self.reordered.add(place)
@@ -452,7 +455,7 @@ class GroupRows:
 
     def delete(self, place: Destination) -> None:
         del self.names.named[place.kind][place.name]
-        self.names.forget_topics()
+        self.names.forget()
         self.renamed = True
         self.saved_places.add(place)
 
@@ -519,14 +522,22 @@ class GroupRows:
 
     def _take_out(self, place: Destination, front: _Front) -> None:
         """Plain messages of this group that a fetch has come to are like all others from now on."""
-        kinds = [k for k in self.plain.at(place) if front.exhausted or k.turn(place) < front.bound[0]]
-        for kind in kinds:
-            for message, body, slots, events in kind.take_out():
-                self.add(message, body)
-                for slot in slots:
-                    self.add_slot(slot)
-                for event, there in events:
-                    self._take_event(event, there)
+        for kind in self.plain.at(place):
+            if front.exhausted or kind.turn(place) < front.bound[0]:
+                self._take_whole_out(kind)
+
+    def take_out_few(self) -> None:
+        """Each kind takes statements of its own: where there are many, the small ones are like all others."""
+        for kind in self.plain.beyond(MOST_KINDS):
+            self._take_whole_out(kind)
+
+    def _take_whole_out(self, kind: PlainKind) -> None:
+        for message, body, slots, events in kind.take_out():
+            self.add(message, body)
+            for slot in slots:
+                self.add_slot(slot)
+            for event, place in events:
+                self._take_event(event, place)
 
     def encoded(self, envelope: Envelope) -> str:
         """Of a message that this group has added."""

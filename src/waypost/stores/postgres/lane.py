@@ -77,7 +77,8 @@ _IN_DOUBT_HINT = (
 
 
 _HELD = 'select sequence, destination from fetches where "offset" = any(%s)'
-_READY = "select destination, ready from counts where destination = any(%s) and ready > 0"
+#: when a Tick is needed next, whether a job waits, and what is ready in these places
+_AFTER = f"{NEXT_DUE}, (select array_agg(array[destination, ready]) from counts where destination = any(%s) and ready > 0)"
 
 
 class InDoubt(Exception):
@@ -102,6 +103,8 @@ class Lane:
         self.sync_seconds = 0.0
         self._group = 0
         self._names: Names | None = None
+        #: as this lane's last group left it
+        self._head: Head | None = None
         self._marks = Marks()
         self._enrolled = False
 
@@ -110,7 +113,7 @@ class Lane:
         return _together([self._apply(part, keeping, deadline) for part in _parts(commands) or [[]]])
 
     def close(self) -> None:
-        self._names = None
+        self._names = self._head = None
         if self.connection is not None:
             self.connection.close()
             self.connection = None
@@ -152,18 +155,16 @@ class Lane:
         connection = self._connected()
         self._group += 1
         receipts = receipts_of(commands)
-        found: tuple[Db, Db] | None
         with connection.cursor() as db:
-            with connection.pipeline():
-                asked = Head.ask(db)
-                held = send(db, _HELD, (list(receipts),)) if receipts else None
-            head = Head.read(asked)
-            if self._names is None or self._names.version != head.version:
-                self._names = Names(db)
-                head = head._replace(version=self._names.version)
+            held: list[tuple[int, int]] = []
+            if self._head is not None and self._names is not None and _reads_nothing(commands, self._names):
+                head = self._head
+            else:
+                head, held = self._begin(connection, db, receipts)
+            assert self._names is not None
             now = max(head.at, self._common.clock())
             rows = GroupRows(db, self._names, head, now, keeping, reap, self._marks)
-            rows.prepare(commands, receipts, () if held is None else held.fetchall())
+            rows.prepare(commands, receipts, held)
             rules = Rules(rows, self._common.draw, self._common.infer_types)
             results = rules.run(commands)
             if not is_dirty(rows):
@@ -171,7 +172,7 @@ class Lane:
                     found = _ask(db, rows, rows.now)
                 connection.rollback()
                 return _applied(rows, results, rules.logged, rows.now, found)
-            written = lock(rows)
+            written, self._head = lock(rows)
             # All that can go wrong does so before COMMIT.
             results = written.results(results)
             logged = written.number(rules.logged)
@@ -184,7 +185,18 @@ class Lane:
             self._common.watch.own(written.turn, rows.names.version)
         return _applied(rows, results, logged, written.at, found)
 
-    def _write(self, connection: Conn, rows: GroupRows, written: Written) -> tuple[Db, Db] | None:
+    def _begin(self, connection: Conn, db: Db, receipts: set[int]) -> tuple[Head, list[Any]]:
+        """The head as it is, names that fit it, and what the receipts stand for: sequences and destinations."""
+        with connection.pipeline():
+            asked = Head.ask(db)
+            held = send(db, _HELD, (list(receipts),)) if receipts else None
+        head = Head.read(asked)
+        if self._names is None or self._names.version != head.version:
+            self._names = Names(db)
+            head = head._replace(version=self._names.version)
+        return head, [] if held is None else held.fetchall()
+
+    def _write(self, connection: Conn, rows: GroupRows, written: Written) -> Db | None:
         """All at once, and COMMIT with it. When the connection breaks now, nobody has heard whether it went through: the next one is
         asked. None: it did, and what was asked besides is not known."""
         group = self._group
@@ -228,7 +240,7 @@ class Lane:
 
     def _connected(self) -> Conn:
         if self.connection is None or self.connection.closed:
-            self._names = None
+            self._names = self._head = None
             self._marks.clear()
             self.connection = connect_for_groups(self._common.url)
         if not self._enrolled:
@@ -240,7 +252,7 @@ class Lane:
         return self.connection
 
     def _roll_back(self) -> None:
-        self._names = None
+        self._names = self._head = None
         try:
             if self.connection is not None:
                 self.connection.rollback()
@@ -285,23 +297,35 @@ def _joined(parts: list[Applied], of: Callable[[Applied], Any]) -> dict[str, int
     return joined
 
 
-def _ask(db: Db, rows: GroupRows, now: int) -> tuple[Db, Db]:
-    """What became ready, when a Tick is needed next, whether a job waits."""
+def _reads_nothing(commands: Sequence[Command], names: Names) -> bool:
+    """Whether nothing that is there bears on them but names: then they are decided on the head as this lane knows it, and the last lock
+    tells how far behind that was. A group that reads after all, and finds what is newer, runs again on the head as it is."""
+    keys_matter = names.keyed or any(policy.unchanged is not None for policy in names.objects.values())
+    return not names.limited and all(
+        type(command) is Publish
+        and command.idempotency_key is None
+        and command.id is None
+        and (command.envelope.key is None or not keys_matter)
+        for command in commands
+    )
+
+
+def _ask(db: Db, rows: GroupRows, now: int) -> Db:
     touched = [place.number for place in rows.touched if not place.deleted and not place.policy.paused]
-    return send(db, _READY, (touched,)), send(db, NEXT_DUE, (now, now))
+    return send(db, _AFTER, (now, now, touched))
 
 
 def _applied(
-    rows: GroupRows, results: list[Any], logged: int | None, now: int, asked: tuple[Db, Db] | None
+    rows: GroupRows, results: list[Any], logged: int | None, now: int, asked: Db | None
 ) -> Applied:
-    ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
     if asked is None:
         return Applied(results, {}, now, True, {}, logged)
-    for number, count in asked[0].fetchall():
+    row = asked.fetchone()
+    assert row is not None
+    *moments, working, found = row
+    ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
+    for number, count in found or ():
         place = rows.names.places[number]
         ready[place.kind][place.name] = count
-    row = asked[1].fetchone()
-    assert row is not None
-    *moments, working = row
     due_at = min((at for at in moments if at is not None), default=None)
     return Applied(results, ready[Kind.QUEUE], due_at, working, ready[Kind.CHANNEL], logged)

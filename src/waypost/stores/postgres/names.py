@@ -6,6 +6,8 @@ somebody else changed a name meanwhile, it is rolled back, reads them anew and r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -60,12 +62,16 @@ class Names:
         }
 
     def add(self, place: Destination) -> None:
+        self.forget()
         self.places[place.number] = place
         if not place.deleted:
             self.named[place.kind][place.name] = place
 
-    def forget_topics(self) -> None:
+    def forget(self) -> None:
+        """What was computed of names and policies."""
         self._subscribers = None
+        self.__dict__.pop("keyed", None)
+        self.__dict__.pop("limited", None)
 
     def subscribed(self, topics: tuple[str, ...]) -> list[Destination]:
         """Channels, by number."""
@@ -75,16 +81,18 @@ class Names:
                 self._subscribers.add(channel.topics, channel)
         return sorted(self._subscribers.find(topics), key=lambda place: place.number)
 
-    @property
+    @cached_property
     def keyed(self) -> bool:
         """Whether keys matter anywhere: an order by key, or only the latest of a thing."""
-        existing = (place for named in self.named.values() for place in named.values())
-        return any(place.keyed or place.policy.latest_only for place in existing)
+        return any(place.keyed or place.policy.latest_only for place in self._existing())
 
+    @cached_property
     def limited(self) -> list[Destination]:
-        existing = (place for named in self.named.values() for place in named.values())
         return [
             place
-            for place in existing
+            for place in self._existing()
             if place.policy.max_messages is not None or place.policy.max_bytes is not None
         ]
+
+    def _existing(self) -> Iterator[Destination]:
+        return (place for named in self.named.values() for place in named.values())

@@ -1,7 +1,7 @@
 """Plain messages: those of a group that are only logged and queued, kept as columns.
 
-    add ─▶ Kind: sequences, salts, ids, commands ─┬─▶ columns of messages, payloads, deliveries, events
-                                                  '─▶ taken_out: objects like all others, once a fetch of the same group comes to them
+    add ─▶ Kind: sequences, salts, ids, commands ─┬─▶ columns (plain_rows.py)
+                                                  '─▶ take_out: objects like all others, once a fetch of the same group comes to them
 
 Messages of one kind go to the same places with the same options, so all that is decided about them is decided once. Their rows say
 what the rules would say of each by itself: objects and columns are made from the same command.
@@ -17,6 +17,7 @@ from ...delivery import L, Q
 from ...message import id_maker
 from ...store import Event
 from ..things import Destination, Message, Sent, Slot, new_event, new_message, new_slot
+from .columns import Column
 
 
 class Whole(NamedTuple):
@@ -46,6 +47,8 @@ class Kind:
         self.salts: list[int] = []
         self.ids: list[str] = []
         self.commands: list[Publish] = []
+        #: what they say of themselves, as it goes to the server
+        self.packed: dict[str, Column] = {}
 
     def add(self, command: Publish, sequence: int, salt: int) -> Published:
         id = self._make_id(sequence, salt)
@@ -99,6 +102,10 @@ class Plain:
             kind = None if _is_odd(places, keyed) else Kind(command, places, self._now)
             found = self._kinds[options] = (places, kind)
         return found[1]
+
+    def beyond(self, most: int) -> list[Kind]:
+        """Those that are left when so many are set aside; the small ones."""
+        return sorted(self, key=lambda kind: len(kind.sequences), reverse=True)[most:]
 
     def at(self, place: Destination) -> list[Kind]:
         return [kind for kind in self if any(slot.queue is place for slot in kind.model.slots)]

@@ -1,19 +1,55 @@
-"""Plain messages as columns: the rows of a kind's model, with what is each one's own in their place."""
+"""Plain messages as columns: what each says of itself goes to the server once, and every row of theirs is made from it there.
+
+    pack        before the last lock: all that does not hang on numbers
+    renumber    with it
+    insert      unnest(sequences, ids, hashes …) ─┬─▶ messages    what they have in common stands in the statement,
+                                                  ├─▶ deliveries  as the rows of the kind's model have it
+                                                  └─▶ events
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...message import Envelope, id_maker
-from .columns import NULL, Column, cell, cells, whole
+from .columns import column, scalar
 from .group import slot_row
-from .names import Db
 from .plain import Kind, Plain
 from .rows import DELIVERIES, EVENTS, MESSAGES, PAYLOADS, Written, delivery_row, event_row, message_row
-from .statements import insert_columns, names_of, types_of
+from .statements import Together, insert_columns, parts_of
 
-Encode = Callable[[Envelope], str]
+#: what each says of itself, by name and type
+_OWN = {
+    "sequence": "bigint",
+    "id": "text",
+    "salt": "integer",
+    "envelope": "text",
+    "object": "text",
+    "key": "text",
+    "hash": "bytea",
+    "size": "bigint",
+}
+_SOURCE = f"select * from unnest({', '.join(f'%b::{kind}[]' for kind in _OWN.values())}) as u ({', '.join(_OWN)})"
+_LOGGED = {'"offset"': "sequence", "message_id": "id"} | {
+    name: name for name in ("sequence", "envelope", "hash", "size")
+}
+
+
+def pack(plain: Plain, encode: Callable[[Envelope], str]) -> None:
+    for kind in plain:
+        commands = kind.commands
+        envelopes = [command.envelope for command in commands]
+        said: dict[str, list[Any]] = {
+            "salt": kind.salts,
+            "envelope": [encode(envelope) for envelope in envelopes],
+            "object": [envelope.object for envelope in envelopes],
+            "key": [envelope.key for envelope in envelopes],
+            "hash": [command.hash for command in commands],
+            "size": [command.size for command in commands],
+        }
+        kind.packed = {name: column(_OWN[name], values) for name, values in said.items()}
+        kind.packed["body"] = column("bytea", [command.body for command in commands])
 
 
 def renumber(plain: Plain, written: Written) -> None:
@@ -27,87 +63,39 @@ def renumber(plain: Plain, written: Written) -> None:
             written.rename_all(before, kind.ids)
 
 
-def insert_plain(db: Db, plain: Plain, encode: Encode, written: Written) -> None:
-    kinds = list(plain)
-    if not kinds:
-        return
-    tables = {table: _Table(table) for table in (MESSAGES, PAYLOADS, DELIVERIES, EVENTS)}
-    for kind in kinds:
-        _add(tables, kind, encode, written)
-    for name, table in tables.items():
-        insert_columns(db, name, table.columns())
+def insert_plain(db: Together, plain: Plain, written: Written) -> None:
+    for kind in plain:
+        _insert(db, kind, written)
 
 
-class _Table:
-    """Rows of one statement, column by column: how many, and their cells. None: nulls."""
-
-    def __init__(self, table: str) -> None:
-        self._names, self._types = names_of(table), types_of(table)
-        self._parts: list[list[tuple[int, bytes | None]]] = [[] for _ in self._names]
-        self._count = 0
-
-    def add(self, times: int, model: Sequence[tuple[Any, ...]], own: Mapping[str, bytes]) -> None:
-        """The model's rows so many times; `own`: the columns in which each has its own."""
-        count = times * len(model)
-        self._count += count
-        for parts, name, kind, *values in zip(self._parts, self._names, self._types, *model, strict=True):
-            if name in own:
-                parts.append((count, own[name]))
-            elif all(value is None for value in values):
-                parts.append((count, None))
-            else:
-                parts.append((count, b"".join([cell(kind, value) for value in values]) * times))
-
-    def columns(self) -> list[Column]:
-        return [
-            whole(kind, self._count, _joined(parts))
-            for kind, parts in zip(self._types, self._parts, strict=True)
-        ]
-
-
-def _joined(parts: list[tuple[int, bytes | None]]) -> bytes | None:
-    if len(parts) == 1:
-        return parts[0][1]
-    if all(cells is None for _, cells in parts):
-        return None
-    return b"".join([NULL * count if cells is None else cells for count, cells in parts])
-
-
-def _add(tables: Mapping[str, _Table], kind: Kind, encode: Encode, written: Written) -> None:
-    model, commands, times = kind.model, kind.commands, len(kind.commands)
-    sequences = cells("bigint", kind.sequences)
-    envelopes = [command.envelope for command in commands]
-    texts = [encode(envelope) for envelope in envelopes]
-    hashes, sizes = [command.hash for command in commands], [command.size for command in commands]
-    keys = cells("text", [envelope.key for envelope in envelopes])
-    tables[MESSAGES].add(
-        times,
-        [message_row(model.message, "", False, written)],
-        {
-            "sequence": sequences,
-            "salt": cells("integer", kind.salts),
-            "envelope": cells("text", texts),
-            "object": cells("text", [envelope.object for envelope in envelopes]),
-            "key": keys,
-            "hash": cells("bytea", hashes),
-            "size": cells("bigint", sizes),
-        },
-    )
-    bodies = cells("bytea", [command.body for command in commands])
-    tables[PAYLOADS].add(times, [(0, b"")], {"sequence": sequences, "body": bodies})
+def _insert(db: Together, kind: Kind, written: Written) -> None:
+    model = kind.model
+    sequences = column("bigint", kind.sequences)
+    packed = kind.packed | {"sequence": sequences, "id": column("text", kind.ids)}
+    source = db.execute(_SOURCE, [packed[name] for name in _OWN])
+    insert_columns(db, PAYLOADS, [sequences, packed["body"]])
+    row = message_row(model.message, "", False, written)
+    _insert_like(db, MESSAGES, row, source, {name: name for name in _OWN if name != "id"})
     for slot in model.slots:
         row = delivery_row(slot, slot_row(slot), written)
-        tables[DELIVERIES].add(times, [row], {"sequence": sequences, "key": keys})
-    after = kind.step - 1
-    tables[EVENTS].add(
-        times,
-        [event_row(event, place, None, written) for event, place in model.events],
-        {
-            '"offset"': cells("bigint", [s + i for s in kind.sequences for i in range(kind.step)]),
-            "message_id": cells("text", [id for id in kind.ids for _ in range(kind.step)]),
-            "sequence": cells("bigint", [s for s in kind.sequences for _ in range(kind.step)]),
-            "envelope": cells("text", texts, after),
-            "hash": cells("bytea", hashes, after),
-            "size": cells("bigint", sizes, after),
-        },
+        _insert_like(db, DELIVERIES, row, source, {"sequence": "sequence", "key": "key"})
+    for after, (event, place) in enumerate(model.events):
+        row = event_row(event, place, None, written)
+        own = {'"offset"': f"sequence + {after}", "message_id": "id", "sequence": "sequence"}
+        _insert_like(db, EVENTS, row, source, own if after else _LOGGED)
+
+
+def _insert_like(
+    db: Together, table: str, row: tuple[Any, ...], source: str, own: Mapping[str, str]
+) -> None:
+    """A row like this one for each of the source's, but for the columns that are each one's own."""
+    name, names, types = parts_of(table)
+    chosen = [own.get(column) or f"%b::{kind}" for column, kind in zip(names, types, strict=True)]
+    db.execute(
+        f"insert into {name} ({', '.join(names)}) select {', '.join(chosen)} from {source}",
+        [
+            scalar(kind, value)
+            for column, kind, value in zip(names, types, row, strict=True)
+            if column not in own
+        ],
     )

@@ -1,23 +1,60 @@
-"""Set statements: many rows at once, each column an array."""
+"""Set statements: many rows at once, each column an array; and many such statements as one.
+
+What a statement costs the driver and the server by itself, whatever it does, is more than a row of it: a group that writes to eight
+tables pays that once.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from itertools import count
 from typing import Any
 
+from psycopg import RawCursor
+
 from .columns import Column, column
+from .connecting import Conn
 from .names import Db
 
 
-def insert(db: Db, table: str, rows: Sequence[tuple[Any, ...]], conflict: str = "") -> None:
+class Together:
+    """Statements that change rows, none of which another one sees or changes, and selections that others are made from; a cursor for
+    those who write, until it is run."""
+
+    def __init__(self) -> None:
+        self._statements: list[str] = []
+        self._values: list[Any] = []
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> str:
+        """The name under which those that follow can select from it."""
+        self._statements.append(statement)
+        self._values += values
+        return f"s{len(self._statements) - 1}"
+
+    def run(self, connection: Conn) -> None:
+        RawCursor(connection).execute(_joined(tuple(self._statements)), self._values)
+
+
+@lru_cache(1_000)
+def _joined(statements: tuple[str, ...]) -> bytes:
+    """With the server's own placeholders: the driver would look through so long a text every time."""
+    *before, last = statements
+    parts = [f"s{number} as ({statement})" for number, statement in enumerate(before)]
+    text = f"with {', '.join(parts)} {last}" if parts else last
+    numbers = count(1)
+    return re.sub("%[bs]", lambda _: f"${next(numbers)}", text).encode()
+
+
+def insert(db: Db | Together, table: str, rows: Sequence[tuple[Any, ...]], conflict: str = "") -> None:
     """`table` is its name with the columns and their types."""
     if rows:
-        insert_columns(db, table, columns_of(types_of(table), rows), conflict)
+        insert_columns(db, table, columns_of(parts_of(table)[2], rows), conflict)
 
 
-def insert_columns(db: Db, table: str, columns: Sequence[Column], conflict: str = "") -> None:
-    name, names, types = _parts(table)
+def insert_columns(db: Db | Together, table: str, columns: Sequence[Column], conflict: str = "") -> None:
+    name, names, types = parts_of(table)
     arrays = ", ".join(f"%b::{kind}[]" for kind in types)
     db.execute(
         f"insert into {name} ({', '.join(names)}) select * from unnest({arrays})"
@@ -26,10 +63,10 @@ def insert_columns(db: Db, table: str, columns: Sequence[Column], conflict: str 
     )
 
 
-def update(db: Db, table: str, keys: str, fields: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def update(db: Db | Together, table: str, keys: str, fields: str, rows: Sequence[tuple[Any, ...]]) -> None:
     if not rows:
         return
-    _, names, types = _parts(f"{table} ({keys}, {fields})")
+    _, names, types = parts_of(f"{table} ({keys}, {fields})")
     count = keys.count(",") + 1
     arrays = ", ".join(f"%b::{kind}[]" for kind in types)
     sets = ", ".join(f"{name} = u.{name}" for name in names[count:])
@@ -40,16 +77,9 @@ def update(db: Db, table: str, keys: str, fields: str, rows: Sequence[tuple[Any,
     )
 
 
-def types_of(table: str) -> list[str]:
-    return _parts(table)[2]
-
-
-def names_of(table: str) -> list[str]:
-    return _parts(table)[1]
-
-
 @cache
-def _parts(table: str) -> tuple[str, list[str], list[str]]:
+def parts_of(table: str) -> tuple[str, list[str], list[str]]:
+    """A table's name, and those and the types of its columns."""
     name, _, columns = table.partition(" (")
     pairs = [column.strip().rsplit(" ", 1) for column in columns.rstrip(")").split(",")]
     return name, [pair[0] for pair in pairs], [pair[1] for pair in pairs]

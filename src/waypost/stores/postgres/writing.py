@@ -8,18 +8,20 @@ Nothing is read between the last lock and COMMIT but what the same statements re
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
+from psycopg.pq import TransactionStatus
 
 from ...delivery import ENDED, OPEN, Q
 from ...instants import SECOND
 from ...message import make_id, make_receipt
 from ..things import Destination, Slot
 from . import marks
-from .group import GroupRows, is_ready, job_row, slot_row
+from .group import GroupRows, Head, is_ready, job_row, slot_row
 from .names import Db
-from .plain_rows import insert_plain, renumber
+from .plain_rows import insert_plain, pack, renumber
 from .rows import (
     CHANGING,
     DELIVERIES,
@@ -35,7 +37,7 @@ from .rows import (
     message_row,
     place_of,
 )
-from .statements import columns_of, insert, update
+from .statements import Together, columns_of, insert, update
 
 #: a snapshot of the depths after so many events, or so long
 SNAPSHOT_EVENTS = 10_000
@@ -64,35 +66,40 @@ class NamesChanged(Exception):
     """Somebody changed a name or policy while the group decided with the old ones."""
 
 
-def lock(rows: GroupRows) -> Written:
-    """The last lock, when all is decided."""
+def lock(rows: GroupRows) -> tuple[Written, Head]:
+    """The last lock, when all is decided; and the head as it will be."""
     rows.rehead_all()
+    rows.take_out_few()
+    pack(rows.plain, rows.encoded)
     return _last_lock(rows)
 
 
 def write(rows: GroupRows, written: Written, broker: str, group: int) -> None:
     """Everything but COMMIT, in the caller's pipeline."""
-    db = rows.db
-    insert_plain(db, rows.plain, rows.encoded, written)
-    _messages(db, rows, written)
+    db, together = rows.db, Together()
     changes = _changes(rows)
-    _slots(db, changes, written)
-    if rows.names.schema >= marks.SINCE_SCHEMA:
-        _lowerings(db, rows, changes, written)
-    _fetches(db, rows, written)
-    _events(db, rows, written)
-    _left_behind(db, rows, written)
+    _remove(db, rows, changes, written)
     _names(db, rows, written)
     _jobs(db, rows, written)
-    _counts(db, rows, written, _made_ready(rows, changes))
+    _parties(db, rows)
+    insert_plain(together, rows.plain, written)
+    _messages(together, rows, written)
+    _slots(together, changes, written)
+    if rows.names.schema >= marks.SINCE_SCHEMA:
+        _lowerings(together, rows, changes, written)
+    _fetches(together, rows, written)
+    _events(together, rows, written)
+    _left_behind(together, rows, written)
+    _counts(together, rows, written, _made_ready(rows, changes))
+    enrol(together, broker, group, rows.names.schema)
+    together.run(db.connection)
     for place in rows.reordered:
         reorder(db, place)
     if rows.forgotten or written.snapshot_due:
         _snapshot(db, rows, written)
-    enrol(db, broker, group, rows.names.schema)
 
 
-def enrol(db: Db, broker: str, group: int, schema: int) -> None:
+def enrol(db: Db | Together, broker: str, group: int, schema: int) -> None:
     """Its last group; and, where there is a column for it, that it writes lowerings."""
     statement = _ENROL_LOWERING if schema >= marks.SINCE_SCHEMA else _ENROL
     db.execute(statement, (broker, group))
@@ -116,23 +123,27 @@ def is_dirty(rows: GroupRows) -> bool:
     )
 
 
-def _last_lock(rows: GroupRows) -> Written:
+def _last_lock(rows: GroupRows) -> tuple[Written, Head]:
     undecided = sum(m.sequence in rows.waits for m in rows.new_messages)
     undecided += sum(rows.message_row(m)[2] - was[2] for m, was in rows.message_was.items())
-    rows.db.execute(
-        "update log_head set next = next + %s, at = greatest(at, %s), turn = turn + 1, version = version + %s,"
-        " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = greatest(sealed, %s)"
-        " where version = %s returning next, at, turn, snapshot_at, snapshot_next, undecided",
-        (
-            rows.head - rows.base,
-            rows.now,
-            int(rows.renamed),
-            undecided,
-            rows.new_oldest or 1,
-            rows.new_sealed,
-            rows.names.version,
-        ),
-    )
+    # A group that has read nothing begins here: in a pipeline, BEGIN does not wait for an answer of its own.
+    connection = rows.db.connection
+    begun = connection.info.transaction_status is not TransactionStatus.IDLE
+    with nullcontext() if begun else connection.pipeline():
+        rows.db.execute(
+            "update log_head set next = next + %s, at = greatest(at, %s), turn = turn + 1, version = version + %s,"
+            " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = greatest(sealed, %s)"
+            " where version = %s returning next, at, turn, snapshot_at, snapshot_next, undecided",
+            (
+                rows.head - rows.base,
+                rows.now,
+                int(rows.renamed),
+                undecided,
+                rows.new_oldest or 1,
+                rows.new_sealed,
+                rows.names.version,
+            ),
+        )
     row = rows.db.fetchone()
     if row is None:
         raise NamesChanged
@@ -150,13 +161,38 @@ def _last_lock(rows: GroupRows) -> Written:
         if offset > rows.base and fetching is not None:
             receipt = make_receipt(offset, fetching.salt)
             written.rename(receipt, make_receipt(offset + delta, fetching.salt))
-    return written
+    version = rows.names.version + rows.renamed
+    return written, rows.began._replace(next=following, at=at, version=version, undecided=waiting, turn=turn)
 
 
 # ── messages, slots, fetches, events ────────────────────────────────────────────────────────────
 
 
-def _messages(db: Db, rows: GroupRows, written: Written) -> None:
+def _remove(db: Db, rows: GroupRows, changes: list[Change], written: Written) -> None:
+    """What goes, before anything comes."""
+    removed = [place_of(slot, written) for slot, _, row in changes if row is None]
+    if removed:
+        db.execute(
+            "delete from deliveries d using unnest(%b::bigint[], %b::bigint[], %b::smallint[])"
+            " as u (sequence, destination, slot)"
+            " where d.sequence = u.sequence and d.destination = u.destination and d.slot = u.slot",
+            columns_of(("bigint", "bigint", "smallint"), removed),
+        )
+    dropped = [written.number(sequence) for sequence in rows.dropped_bodies]
+    if dropped:
+        db.execute("delete from payloads where sequence = any(%s)", (dropped,))
+    for name, policy in rows.saved_objects.items():
+        if policy is None or policy.unchanged is None:
+            db.execute("delete from contents where object = %s", (name,))
+        if policy is None:
+            db.execute("delete from unchanged where object = %s", (name,))
+    if rows.done_erasures:
+        db.execute("delete from erasures where sequence = any(%s)", (list(rows.done_erasures),))
+    if rows.new_oldest is not None:
+        _trim_snapshots(db, rows.new_oldest)
+
+
+def _messages(db: Together, rows: GroupRows, written: Written) -> None:
     new = rows.new_messages
     insert(
         db,
@@ -179,9 +215,6 @@ def _messages(db: Db, rows: GroupRows, written: Written) -> None:
         "kept boolean, routed boolean, undecided boolean, same_as text, ended_at bigint",
         [(*row[:4], written.text(row[4]), row[5]) for row in changed],
     )
-    dropped = [written.number(sequence) for sequence in rows.dropped_bodies]
-    if dropped:
-        db.execute("delete from payloads where sequence = any(%s)", (dropped,))
 
 
 def _changes(rows: GroupRows) -> list[Change]:
@@ -190,15 +223,7 @@ def _changes(rows: GroupRows) -> list[Change]:
     return removed + [change for change in there if change[1] != change[2]]
 
 
-def _slots(db: Db, changes: list[Change], written: Written) -> None:
-    removed = [place_of(slot, written) for slot, _, row in changes if row is None]
-    if removed:
-        db.execute(
-            "delete from deliveries d using unnest(%b::bigint[], %b::bigint[], %b::smallint[])"
-            " as u (sequence, destination, slot)"
-            " where d.sequence = u.sequence and d.destination = u.destination and d.slot = u.slot",
-            columns_of(("bigint", "bigint", "smallint"), removed),
-        )
+def _slots(db: Together, changes: list[Change], written: Written) -> None:
     new: list[tuple[Any, ...]] = []
     changed: list[tuple[Any, ...]] = []
     for slot, was, row in changes:
@@ -223,7 +248,7 @@ def _made_ready(rows: GroupRows, changes: list[Change]) -> dict[Destination, int
     return ready
 
 
-def _lowerings(db: Db, rows: GroupRows, changes: list[Change], written: Written) -> None:
+def _lowerings(db: Together, rows: GroupRows, changes: list[Change], written: Written) -> None:
     """In each place, from where on somebody may have more, of what was there before, than he could."""
     # Whatever a declaration changed: its order may be another.
     lowest = dict.fromkeys(rows.reordered, 1)
@@ -238,7 +263,7 @@ def _lowerings(db: Db, rows: GroupRows, changes: list[Change], written: Written)
     )
 
 
-def _fetches(db: Db, rows: GroupRows, written: Written) -> None:
+def _fetches(db: Together, rows: GroupRows, written: Written) -> None:
     new: list[tuple[Any, ...]] = []
     changed: list[tuple[Any, ...]] = []
     for offset, fetching in rows.fetchings.items():
@@ -268,7 +293,7 @@ def _fetches(db: Db, rows: GroupRows, written: Written) -> None:
     update(db, "fetches", '"offset" bigint', "outcome text, became smallint", changed)
 
 
-def _events(db: Db, rows: GroupRows, written: Written) -> None:
+def _events(db: Together, rows: GroupRows, written: Written) -> None:
     insert(
         db,
         EVENTS,
@@ -277,7 +302,6 @@ def _events(db: Db, rows: GroupRows, written: Written) -> None:
             for event, place in rows.events
         ],
     )
-    _parties(db, rows)
 
 
 def _parties(db: Db, rows: GroupRows) -> None:
@@ -293,7 +317,7 @@ def _parties(db: Db, rows: GroupRows) -> None:
         rows.names.parties.update(new)
 
 
-def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:
+def _left_behind(db: Together, rows: GroupRows, written: Written) -> None:
     insert(
         db,
         "idempotency (producer text, key text, hash bytea, id text, state smallint, same_as text, at bigint)",
@@ -312,11 +336,6 @@ def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:
         "(producer, key) do update set hash = excluded.hash, id = excluded.id, state = excluded.state,"
         " same_as = excluded.same_as, at = excluded.at",
     )
-    for name, policy in rows.saved_objects.items():
-        if policy is None or policy.unchanged is None:
-            db.execute("delete from contents where object = %s", (name,))
-        if policy is None:
-            db.execute("delete from unchanged where object = %s", (name,))
     insert(
         db,
         "contents (object text, key text, hash bytea, id text, sequence bigint, at bigint)",
@@ -348,10 +367,6 @@ def _left_behind(db: Db, rows: GroupRows, written: Written) -> None:
         [(written.number(sequence),) for sequence in rows.new_erasures],
         "(sequence) do nothing",
     )
-    if rows.done_erasures:
-        db.execute("delete from erasures where sequence = any(%s)", (list(rows.done_erasures),))
-    if rows.new_oldest is not None:
-        _trim_snapshots(db, rows.new_oldest)
 
 
 # ── names, jobs, counters ───────────────────────────────────────────────────────────────────────
@@ -429,7 +444,7 @@ def _jobs(db: Db, rows: GroupRows, written: Written) -> None:
             )
 
 
-def _counts(db: Db, rows: GroupRows, written: Written, ready: dict[Destination, int]) -> None:
+def _counts(db: Together, rows: GroupRows, written: Written, ready: dict[Destination, int]) -> None:
     """After the last lock, so that two groups never wait for each other here."""
     for kind in rows.plain:
         size = sum([command.size for command in kind.commands])
