@@ -74,6 +74,10 @@ def column(kind: str, values: Sequence[Any]) -> Column:
     return Column(_head(1, 1, number, count, 1) + _cells(kind, values))
 
 
+def bigints(values: Sequence[int]) -> Column:
+    return column("bigint", values)
+
+
 def _cells(kind: str, values: Sequence[Any]) -> bytes:
     """One after the other."""
     _, code, pack = _PACKED[kind]

@@ -68,7 +68,8 @@ from ..things import (
     heads_its_key,
 )
 from . import batches
-from .loading import FETCH, JOB, STATE, ask, fetching_of, job_of, loaded, send, sequences_of
+from .columns import bigints
+from .loading import FETCH, JOB, STATE, Asked, ask, ask_locked, fetching_of, job_of, loaded, send, sequences_of
 from .marks import PRIORITIES, READY, SINCE_SCHEMA, Marks
 from .names import Db, Names
 from .plain import Kind as PlainKind
@@ -84,8 +85,8 @@ WINDOW = 50_000
 PAGE = 100
 
 _encode = msgspec.json.Encoder().encode
-_FETCHES = f'select {FETCH} from fetches where "offset" = any(%s)'
-_BODIES = "select sequence, body from payloads where sequence = any(%s)"
+_FETCHES = f'select {FETCH} from fetches where "offset" = any(%b::bigint[])'
+_BODIES = "select sequence, body from payloads where sequence = any(%b::bigint[])"
 
 
 class Overtaken(Exception):
@@ -304,11 +305,9 @@ class GroupRows:
                     "select 1 from latches where number = any(%s) order by number for update",
                     (numbers,),
                 )
-            if wanted:
-                self._lock(wanted, places)
-                asked = ask(self.db, wanted)
-            fetches = send(self.db, _FETCHES, (offsets,)) if offsets else None
-        if wanted:
+            asked = ask_locked(self.db, wanted, places) if wanted else None
+            fetches = send(self.db, _FETCHES, (bigints(offsets),)) if offsets else None
+        if asked is not None:
             self._locked |= set(wanted)
             kept = {_key(slot): slot for sequence in wanted for slot in self._unload(sequence)}
             self._take_in(asked, kept)
@@ -319,20 +318,6 @@ class GroupRows:
                         self._mine.add(slot)
         if fetches is not None:
             self._take_fetchings(offsets, fetches)
-
-    def _lock(self, sequences: list[int], places: set[int] | None) -> None:
-        send(
-            self.db,
-            "select 1 from messages where sequence = any(%s) order by sequence for update",
-            (sequences,),
-        )
-        where = "" if places is None else " and destination = any(%s)"
-        send(
-            self.db,
-            f"select 1 from deliveries where sequence = any(%s){where}"
-            " order by sequence, destination, slot for update",
-            (sequences,) if places is None else (sequences, sorted(places)),
-        )
 
     def _unload(self, sequence: int) -> list[Slot]:
         """What was read without a lock may be outdated; not so its slots that a fetch has locked, and perhaps changed: those."""
@@ -368,7 +353,7 @@ class GroupRows:
         self._known(found)
         return found
 
-    def _take_in(self, asked: tuple[Db, Db], kept: Mapping[tuple[int, int, int], Slot] = {}) -> None:
+    def _take_in(self, asked: Asked, kept: Mapping[tuple[int, int, int], Slot] = {}) -> None:
         """`kept`: slots that are here already, and stay as they are."""
         messages, undecided = loaded(asked, self.names.places)
         for message in messages:
@@ -554,7 +539,7 @@ class GroupRows:
 
     def _load_bodies(self, messages: Iterable[Message]) -> None:
         sequences = [message.sequence for message in messages]
-        self._take_bodies(sequences, send(self.db, _BODIES, (sequences,)))
+        self._take_bodies(sequences, send(self.db, _BODIES, (bigints(sequences),)))
 
     def _take_bodies(self, sequences: Iterable[int], asked: Db) -> None:
         self.bodies |= dict.fromkeys(sequences)
@@ -587,7 +572,7 @@ class GroupRows:
 
     def _load_fetchings(self, offsets: Iterable[int]) -> None:
         wanted = [offset for offset in offsets if offset not in self.fetchings]
-        self._take_fetchings(wanted, send(self.db, _FETCHES, (wanted,)))
+        self._take_fetchings(wanted, send(self.db, _FETCHES, (bigints(wanted),)))
 
     def _take_fetchings(self, offsets: Iterable[int], asked: Db) -> None:
         self.fetchings |= dict.fromkeys(offsets)
@@ -712,7 +697,7 @@ class GroupRows:
                 near.append(sequence)
         with self.db.connection.pipeline():
             asked = ask(self.db, wanted) if wanted else None
-            bodies = send(self.db, _BODIES, (near,)) if near else None
+            bodies = send(self.db, _BODIES, (bigints(near),)) if near else None
         if asked is not None:
             self._take_in(asked)
         if bodies is not None:

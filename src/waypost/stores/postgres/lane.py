@@ -36,6 +36,7 @@ from ...message import Entropy
 from ...store import Applied
 from ..rules import Rules
 from ..urls import masked
+from .columns import bigints
 from .connecting import Conn, connect_for_groups, one_line, schema_version
 from .group import GroupRows, Head, Keeping, Overtaken, receipts_of
 from .loading import send
@@ -76,7 +77,7 @@ _IN_DOUBT_HINT = (
 )
 
 
-_HELD = 'select sequence, destination from fetches where "offset" = any(%s)'
+_HELD = 'select sequence, destination from fetches where "offset" = any(%b::bigint[])'
 #: when a Tick is needed next, whether a job waits, and what is ready in these places
 _AFTER = f"{NEXT_DUE}, (select array_agg(array[destination, ready]) from counts where destination = any(%s) and ready > 0)"
 
@@ -189,7 +190,7 @@ class Lane:
         """The head as it is, names that fit it, and what the receipts stand for: sequences and destinations."""
         with connection.pipeline():
             asked = Head.ask(db)
-            held = send(db, _HELD, (list(receipts),)) if receipts else None
+            held = send(db, _HELD, (bigints(list(receipts)),)) if receipts else None
         head = Head.read(asked)
         if self._names is None or self._names.version != head.version:
             self._names = Names(db)

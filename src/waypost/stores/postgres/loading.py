@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -12,10 +14,12 @@ from ...delivery import Outcome, State
 from ...filters import Filter
 from ...message import Envelope, make_id, parse_id
 from ..things import Destination, Fetching, Message, OpenJob, Slot
+from .columns import bigints
 from .names import Db
 
 STATE = {state.value: state for state in State}
-_decode_envelope = msgspec.json.Decoder(Envelope).decode
+#: equal ones are one, as when they came
+_decode_envelope = lru_cache(1_000)(msgspec.json.Decoder(Envelope).decode)
 
 _MESSAGE = (
     "sequence, at, salt, own_id, envelope, hash, size, priority, expires_at, due_at, force, kept, routed,"
@@ -34,7 +38,7 @@ JOB = (
 
 def send(db: Db, statement: str, values: Sequence[Any] = ()) -> Db:
     """With a cursor of its own, which is read when a pipeline's answers have come."""
-    return db.connection.execute(statement, values)
+    return db.connection.execute(statement, values, binary=True)
 
 
 def load(
@@ -48,15 +52,40 @@ def load(
     return loaded(asked, places)
 
 
-def ask(db: Db, sequences: list[int]) -> tuple[Db, Db]:
+#: messages, and one or more times slots of theirs
+Asked = tuple[Db, ...]
+
+
+def ask(db: Db, sequences: list[int]) -> Asked:
     """In a pipeline; what comes is `loaded` afterwards."""
+    wanted = bigints(sequences)
     return (
-        send(db, f"select {_MESSAGE} from messages where sequence = any(%s) order by sequence", (sequences,)),
-        send(db, f"select {_SLOT} from deliveries where sequence = any(%s)", (sequences,)),
+        send(db, f"select {_MESSAGE} from messages where sequence = any(%b::bigint[])", (wanted,)),
+        send(db, f"select {_SLOT} from deliveries where sequence = any(%b::bigint[])", (wanted,)),
     )
 
 
-def loaded(asked: tuple[Db, Db], places: Mapping[int, Destination]) -> tuple[list[Message], set[Message]]:
+def ask_locked(db: Db, sequences: list[int], places: set[int] | None) -> Asked:
+    """The same, locked in order, and read as they are then: the messages, and their slots in these places or everywhere."""
+    wanted = bigints(sequences)
+    messages = send(
+        db,
+        f"select {_MESSAGE} from messages where sequence = any(%b::bigint[]) order by sequence for update",
+        (wanted,),
+    )
+    slots = f"select {_SLOT} from deliveries where sequence = any(%b::bigint[])"
+    locked = "order by sequence, destination, slot for update"
+    if places is None:
+        return messages, send(db, f"{slots} {locked}", (wanted,))
+    there = bigints(sorted(places))
+    return (
+        messages,
+        send(db, f"{slots} and destination = any(%b::bigint[]) {locked}", (wanted, there)),
+        send(db, f"{slots} and not destination = any(%b::bigint[])", (wanted, there)),
+    )
+
+
+def loaded(asked: Asked, places: Mapping[int, Destination]) -> tuple[list[Message], set[Message]]:
     """Messages with their slots, and those of them that wait for a decision."""
     messages: dict[int, Message] = {}
     undecided: set[Message] = set()
@@ -83,7 +112,7 @@ def loaded(asked: tuple[Db, Db], places: Mapping[int, Destination]) -> tuple[lis
         )
         if waits:
             undecided.add(message)
-    for row in asked[1].fetchall():
+    for row in chain.from_iterable(slots.fetchall() for slots in asked[1:]):
         sequence, place, number, state, blocked, since_at, due_at, expires_at, named, kick, *rest = row
         attempt, tries, consumer, reason, routed_for, redriven, refused, fetch = rest
         message = messages[sequence]
@@ -103,7 +132,7 @@ def loaded(asked: tuple[Db, Db], places: Mapping[int, Destination]) -> tuple[lis
             reason,
             routed_for,
             redriven,
-            {name for name in refused.split(",") if name},
+            {name for name in refused.split(",") if name} if refused else set(),
             fetch,
             blocked,
         )

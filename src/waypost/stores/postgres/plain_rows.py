@@ -15,6 +15,7 @@ from typing import Any
 from ...message import Envelope, id_maker
 from .columns import column, scalar
 from .group import slot_row
+from .names import Db
 from .plain import Kind, Plain
 from .rows import DELIVERIES, EVENTS, MESSAGES, PAYLOADS, Written, delivery_row, event_row, message_row
 from .statements import Together, insert_columns, parts_of
@@ -63,9 +64,11 @@ def renumber(plain: Plain, written: Written) -> None:
             written.rename_all(before, kind.ids)
 
 
-def insert_plain(db: Together, plain: Plain, written: Written) -> None:
+def insert_plain(db: Db, plain: Plain, written: Written) -> None:
+    together = Together()
     for kind in plain:
-        _insert(db, kind, written)
+        _insert(together, kind, written)
+    together.run(db)
 
 
 def _insert(db: Together, kind: Kind, written: Written) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from psycopg import RawCursor
 
 from .columns import Column, column
-from .connecting import Conn
 from .names import Db
 
 
@@ -33,8 +32,9 @@ class Together:
         self._values += values
         return f"s{len(self._statements) - 1}"
 
-    def run(self, connection: Conn) -> None:
-        RawCursor(connection).execute(_joined(tuple(self._statements)), self._values)
+    def run(self, db: Db) -> None:
+        if self._statements:
+            RawCursor(db.connection).execute(_joined(tuple(self._statements)), self._values)
 
 
 @lru_cache(1_000)

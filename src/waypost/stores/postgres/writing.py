@@ -77,12 +77,13 @@ def lock(rows: GroupRows) -> tuple[Written, Head]:
 def write(rows: GroupRows, written: Written, broker: str, group: int) -> None:
     """Everything but COMMIT, in the caller's pipeline."""
     db, together = rows.db, Together()
+    # Sent by itself, so that the server is at work while the rest is packed.
+    insert_plain(db, rows.plain, written)
     changes = _changes(rows)
     _remove(db, rows, changes, written)
     _names(db, rows, written)
     _jobs(db, rows, written)
     _parties(db, rows)
-    insert_plain(together, rows.plain, written)
     _messages(together, rows, written)
     _slots(together, changes, written)
     if rows.names.schema >= marks.SINCE_SCHEMA:
@@ -92,7 +93,7 @@ def write(rows: GroupRows, written: Written, broker: str, group: int) -> None:
     _left_behind(together, rows, written)
     _counts(together, rows, written, _made_ready(rows, changes))
     enrol(together, broker, group, rows.names.schema)
-    together.run(db.connection)
+    together.run(db)
     for place in rows.reordered:
         reorder(db, place)
     if rows.forgotten or written.snapshot_due:
