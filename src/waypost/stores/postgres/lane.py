@@ -44,8 +44,8 @@ from .marks import Marks
 from .names import Db, Names
 from .reaping import reap
 from .rows import Written
-from .watching import NEXT_DUE, Watch
-from .writing import NamesChanged, enrol, is_dirty, lock, write
+from .watching import NEXT_DUE, Due, Watch
+from .writing import NamesChanged, Wrote, enrol, is_dirty, lock, write
 
 log = logging.getLogger("waypost")
 
@@ -84,6 +84,18 @@ _AFTER = f"{NEXT_DUE}, (select array_agg(array[destination, ready]) from counts 
 
 class InDoubt(Exception):
     """Nobody knows whether a group was committed."""
+
+
+class _Found(NamedTuple):
+    """What a group knows of what is ready and due after it: by asking, or by what it wrote."""
+
+    asked: Db | None
+    wrote: Wrote | None = None
+
+    def ready(self) -> list[Any]:
+        if self.wrote is None or self.wrote.ready.description is None:
+            return []
+        return self.wrote.ready.fetchall()
 
 
 class Common(NamedTuple):
@@ -168,23 +180,26 @@ class Lane:
             rows.prepare(commands, receipts, held)
             rules = Rules(rows, self._common.draw, self._common.infer_types)
             results = rules.run(commands)
+            # What is due hangs on more than the rows of a group; but if it only published, fetched and settled, on no more than before.
+            asks = not (self._common.watch.due and all(isinstance(one, _TOGETHER) for one in commands))
             if not is_dirty(rows):
-                with connection.pipeline():
-                    found = _ask(db, rows, rows.now)
+                asked = _ask(db, rows, rows.now) if asks else None
                 connection.rollback()
-                return _applied(rows, results, rules.logged, rows.now, found)
+                return self._applied(rows, results, rules.logged, _Found(asked))
             written, self._head = lock(rows)
             # All that can go wrong does so before COMMIT.
             results = written.results(results)
             logged = written.number(rules.logged)
             began = time.perf_counter()
-            found = self._write(connection, rows, written)
+            found = self._write(connection, rows, written, asks)
             self.sync_seconds = time.perf_counter() - began
         rows.names.version += rows.renamed
-        if found is not None:
-            # Otherwise the watch tells what became ready.
-            self._common.watch.own(written.turn, rows.names.version)
-        return _applied(rows, results, logged, written.at, found)
+        if found is None:
+            # The watch tells what became ready.
+            self._common.watch.due = None
+            return Applied(results, {}, written.at, True, {}, logged)
+        self._common.watch.own(written.turn, rows.names.version)
+        return self._applied(rows, results, logged, found)
 
     def _begin(self, connection: Conn, db: Db, receipts: set[int]) -> tuple[Head, list[Any]]:
         """The head as it is, names that fit it, and what the receipts stand for: sequences and destinations."""
@@ -197,16 +212,16 @@ class Lane:
             head = head._replace(version=self._names.version)
         return head, [] if held is None else held.fetchall()
 
-    def _write(self, connection: Conn, rows: GroupRows, written: Written) -> Db | None:
+    def _write(self, connection: Conn, rows: GroupRows, written: Written, asks: bool) -> _Found | None:
         """All at once, and COMMIT with it. When the connection breaks now, nobody has heard whether it went through: the next one is
         asked. None: it did, and what was asked besides is not known."""
         group = self._group
         try:
             with connection.pipeline():
-                write(rows, written, self.name, group)
-                asked = _ask(rows.db, rows, written.at)
+                wrote = write(rows, written, self.name, group)
+                asked = _ask(rows.db, rows, written.at) if asks else None
                 connection.execute("COMMIT", prepare=False)
-            return asked
+            return _Found(asked, wrote)
         except _RERUN:
             raise
         except _GONE:
@@ -214,6 +229,22 @@ class Lane:
             if not self._went_through(group):
                 raise
             return None
+
+    def _applied(self, rows: GroupRows, results: list[Any], logged: int | None, found: _Found) -> Applied:
+        watch = self._common.watch
+        if found.asked is not None:
+            *due, there = found.asked.fetchone() or ()
+            counts, now = there or (), Due.of(due)
+        else:
+            assert watch.due is not None
+            counts, now = found.ready(), watch.due.or_at(found.wrote and found.wrote.due_at)
+        watch.due = now if watch.listens else None
+        ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
+        for number, count in counts:
+            place = rows.names.places[number]
+            if count > 0 and not place.deleted and not place.policy.paused:
+                ready[place.kind][place.name] = count
+        return Applied(results, ready[Kind.QUEUE], now.at, now.working, ready[Kind.CHANNEL], logged)
 
     def _went_through(self, group: int) -> bool:
         """Whether a group whose COMMIT was not answered was committed. Its row is locked until its transaction has ended,
@@ -314,19 +345,3 @@ def _reads_nothing(commands: Sequence[Command], names: Names) -> bool:
 def _ask(db: Db, rows: GroupRows, now: int) -> Db:
     touched = [place.number for place in rows.touched if not place.deleted and not place.policy.paused]
     return send(db, _AFTER, (now, now, touched))
-
-
-def _applied(
-    rows: GroupRows, results: list[Any], logged: int | None, now: int, asked: Db | None
-) -> Applied:
-    if asked is None:
-        return Applied(results, {}, now, True, {}, logged)
-    row = asked.fetchone()
-    assert row is not None
-    *moments, working, found = row
-    ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
-    for number, count in found or ():
-        place = rows.names.places[number]
-        ready[place.kind][place.name] = count
-    due_at = min((at for at in moments if at is not None), default=None)
-    return Applied(results, ready[Kind.QUEUE], due_at, working, ready[Kind.CHANNEL], logged)

@@ -60,7 +60,11 @@ def ask(db: Db, sequences: list[int]) -> Asked:
     """In a pipeline; what comes is `loaded` afterwards."""
     wanted = bigints(sequences)
     return (
-        send(db, f"select {_MESSAGE} from messages where sequence = any(%b::bigint[])", (wanted,)),
+        send(
+            db,
+            f"select {_MESSAGE} from messages where sequence = any(%b::bigint[]) order by sequence",
+            (wanted,),
+        ),
         send(db, f"select {_SLOT} from deliveries where sequence = any(%b::bigint[])", (wanted,)),
     )
 

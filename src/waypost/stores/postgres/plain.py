@@ -93,6 +93,9 @@ class Plain:
     def __iter__(self) -> Iterator[Kind]:
         return (kind for _, kind in self._kinds.values() if kind is not None and kind.sequences)
 
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
     def kind_of(self, command: Publish, places: Sequence[Sent]) -> Kind | None:
         """None: it needs more than that."""
         keyed = command.envelope.key is not None

@@ -15,7 +15,6 @@ from typing import Any
 from ...message import Envelope, id_maker
 from .columns import column, scalar
 from .group import slot_row
-from .names import Db
 from .plain import Kind, Plain
 from .rows import DELIVERIES, EVENTS, MESSAGES, PAYLOADS, Written, delivery_row, event_row, message_row
 from .statements import Together, insert_columns, parts_of
@@ -64,11 +63,9 @@ def renumber(plain: Plain, written: Written) -> None:
             written.rename_all(before, kind.ids)
 
 
-def insert_plain(db: Db, plain: Plain, written: Written) -> None:
-    together = Together()
+def insert_plain(db: Together, plain: Plain, written: Written) -> None:
     for kind in plain:
-        _insert(together, kind, written)
-    together.run(db)
+        _insert(db, kind, written)
 
 
 def _insert(db: Together, kind: Kind, written: Written) -> None:

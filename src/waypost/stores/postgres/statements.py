@@ -32,9 +32,10 @@ class Together:
         self._values += values
         return f"s{len(self._statements) - 1}"
 
-    def run(self, db: Db) -> None:
-        if self._statements:
-            RawCursor(db.connection).execute(_joined(tuple(self._statements)), self._values)
+    def run(self, db: Db) -> Db:
+        """What the last one returns."""
+        cursor: Db = RawCursor(db.connection)
+        return cursor.execute(_joined(tuple(self._statements)), self._values, binary=True)
 
 
 @lru_cache(1_000)

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -49,6 +50,23 @@ NEXT_DUE = (
 )
 
 
+class Due(NamedTuple):
+    """When a Tick is needed next, None: not as things are; and whether a job waits."""
+
+    at: int | None
+    working: bool
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Due:
+        """What NEXT_DUE found."""
+        *moments, working = row
+        return cls(min((at for at in moments if at is not None), default=None), working)
+
+    def or_at(self, at: int | None) -> Due:
+        """Or earlier, by what was written since."""
+        return Due(min((one for one in (self.at, at) if one is not None), default=None), self.working)
+
+
 class Watch:
     def __init__(self, url: str, broker: str, clock: Callable[[], int]) -> None:
         self._url, self.broker, self._clock = url, broker, clock
@@ -57,6 +75,9 @@ class Watch:
         #: the last turn and version that were told, or were this broker's own
         self._turn = self._version = 0
         #: by time.monotonic()
+        #: as it was last read, or earlier: groups that it is enough for do not read it again. Another broker's is read with the next
+        #: claim, as when this one has nothing to do
+        self.due: Due | None = None
         self._owned_until: dict[str, float] = {}
         self._asked: dict[str, int] = {}
         #: whether this broker was told where the lake is
@@ -64,6 +85,10 @@ class Watch:
         self._heard: Callable[[Heard], None] | None = None
         self._thread: threading.Thread | None = None
         self._connection: Conn | None = None
+
+    @property
+    def listens(self) -> bool:
+        return self._thread is not None
 
     def listen(self, heard: Callable[[Heard], None]) -> None:
         self._heard = heard
@@ -138,12 +163,14 @@ class Watch:
         self._asked = dict(claimed)
         if not self._owned_until and not before:
             return
-        now = self._clock()
+        now, known = self._clock(), self.due
         db.execute(NEXT_DUE, (now, now))
         row = db.fetchone()
         assert row is not None
-        *moments, working = row
-        due_at = min((at for at in moments if at is not None), default=None)
+        due = Due.of(row)
+        if self.due is not None and self.due is not known:
+            due = due.or_at(self.due.at)  # a group was quicker
+        self.due = due
         db.execute("select version from log_head")
         row = db.fetchone()
         assert row is not None
@@ -151,7 +178,7 @@ class Watch:
         # What a broker that is gone left in L is decided by the one that follows.
         logged = 1 if not before else None
         renamed = changed or bool(self._owned_until) != before
-        self._tell(Heard(Applied([], {}, due_at, working, {}, logged), True, renamed))
+        self._tell(Heard(Applied([], {}, due.at, due.working, {}, logged), True, renamed))
 
     def _tasks(self, db: Db) -> list[str]:
         """Those that this broker may do. What belongs into a lake is not reaped by one that does not know where it is."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from psycopg.pq import TransactionStatus
 
-from ...delivery import ENDED, OPEN, Q
+from ...delivery import ENDED, OPEN, WAITING, Q
 from ...instants import SECOND
 from ...message import make_id, make_receipt
 from ..things import Destination, Slot
@@ -62,6 +62,13 @@ _encode = msgspec.json.Encoder().encode
 Change = tuple[Slot, tuple[Any, ...] | None, tuple[Any, ...] | None]
 
 
+class Wrote(NamedTuple):
+    #: places whose counts changed, and how many are ready there
+    ready: Db
+    #: of what was written, the first moment at which something is due
+    due_at: int | None
+
+
 class NamesChanged(Exception):
     """Somebody changed a name or policy while the group decided with the old ones."""
 
@@ -74,12 +81,15 @@ def lock(rows: GroupRows) -> tuple[Written, Head]:
     return _last_lock(rows)
 
 
-def write(rows: GroupRows, written: Written, broker: str, group: int) -> None:
+def write(rows: GroupRows, written: Written, broker: str, group: int) -> Wrote:
     """Everything but COMMIT, in the caller's pipeline."""
     db, together = rows.db, Together()
-    # Sent by itself, so that the server is at work while the rest is packed.
-    insert_plain(db, rows.plain, written)
     changes = _changes(rows)
+    insert_plain(together, rows.plain, written)
+    if changes and rows.plain:
+        # By itself, so that the server is at work while the rest is packed.
+        together.run(db)
+        together = Together()
     _remove(db, rows, changes, written)
     _names(db, rows, written)
     _jobs(db, rows, written)
@@ -91,13 +101,14 @@ def write(rows: GroupRows, written: Written, broker: str, group: int) -> None:
     _fetches(together, rows, written)
     _events(together, rows, written)
     _left_behind(together, rows, written)
-    _counts(together, rows, written, _made_ready(rows, changes))
     enrol(together, broker, group, rows.names.schema)
-    together.run(db)
+    _counts(together, rows, written, _made_ready(rows, changes))
+    wrote = Wrote(together.run(db), _first_due(rows, changes))
     for place in rows.reordered:
         reorder(db, place)
     if rows.forgotten or written.snapshot_due:
         _snapshot(db, rows, written)
+    return wrote
 
 
 def enrol(db: Db | Together, broker: str, group: int, schema: int) -> None:
@@ -247,6 +258,14 @@ def _made_ready(rows: GroupRows, changes: list[Change]) -> dict[Destination, int
     for slot, was, row in changes:
         ready[slot.queue] += is_ready(row) - is_ready(was)
     return ready
+
+
+def _first_due(rows: GroupRows, changes: list[Change]) -> int | None:
+    is_now = [row for _, _, row in changes if row is not None]
+    is_now += [slot_row(slot) for kind in rows.plain for slot in kind.model.slots]
+    due = [row[3] for row in is_now if row[3] is not None]
+    due += [row[4] for row in is_now if row[4] is not None and row[0] in WAITING]
+    return min(due, default=None)
 
 
 def _lowerings(db: Together, rows: GroupRows, changes: list[Change], written: Written) -> None:
@@ -471,7 +490,7 @@ def _counts(db: Together, rows: GroupRows, written: Written, ready: dict[Destina
         + ", ".join(
             f"{name} = counts.{name} + excluded.{name}" for name in (*COUNT_COLUMNS, "bytes", "ready")
         )
-        + ", changed = excluded.changed",
+        + ", changed = excluded.changed returning destination, ready",
     )
 
 
