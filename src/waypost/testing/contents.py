@@ -46,6 +46,13 @@ class ContentTests:
         assert hand.store.body(second.id) == b'{"n":1}'
 
     @wants(Feature.OBJECTS)
+    def test_one_without_a_key_leaves_its_neighbours_compared(self, hand: Hand) -> None:
+        hand.unchanged("a")
+        hand.publish("a.x")
+        group = [publish("a.x"), publish("a.x", key="k"), publish("a.x", key="k"), publish("a.x")]
+        assert [published.state for published in hand.ask(*group)] == [Q, Q, U, Q]
+
+    @wants(Feature.OBJECTS)
     def test_json_is_compared_by_what_it_says_and_all_else_by_its_bytes(self, hand: Hand) -> None:
         hand.unchanged("a")
         states = [

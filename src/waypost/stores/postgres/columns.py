@@ -84,7 +84,8 @@ def _cells(kind: str, values: Sequence[Any]) -> bytes:
     if values[0] == values[-1] and values.count(values[0]) == len(values):
         return pack(values[0]) * len(values)
     if None in values:
-        return b"".join([_NULL if value is None else pack(value) for value in values])
+        known = {value: _NULL if value is None else pack(value) for value in set(values)}
+        return b"".join(map(known.__getitem__, values))
     if code is not None:
         return _numbers(code, values)
     if len(sizes := set(map(len, values))) == 1:

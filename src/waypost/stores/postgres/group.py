@@ -69,7 +69,19 @@ from ..things import (
 )
 from . import batches
 from .columns import bigints
-from .loading import FETCH, JOB, STATE, Asked, ask, ask_locked, fetching_of, job_of, loaded, send, sequences_of
+from .loading import (
+    FETCH,
+    JOB,
+    STATE,
+    Asked,
+    ask,
+    ask_locked,
+    fetching_of,
+    job_of,
+    loaded,
+    send,
+    sequences_of,
+)
 from .marks import PRIORITIES, READY, SINCE_SCHEMA, Marks
 from .names import Db, Names
 from .plain import Kind as PlainKind
@@ -344,8 +356,9 @@ class GroupRows:
     def _known(self, numbers: Iterable[int | None]) -> None:
         """What was read is older than the head that this group began with. Newer numbers cannot be told from its own, which are not
         final yet."""
-        if any(number is not None and number > self.base for number in numbers):
-            raise Overtaken("others committed meanwhile")
+        for number in numbers:
+            if number is not None and number > self.base:
+                raise Overtaken("others committed meanwhile")
 
     def _found(self) -> list[int]:
         """The sequences that a query found."""

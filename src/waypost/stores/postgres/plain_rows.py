@@ -1,10 +1,10 @@
 """Plain messages as columns: what each says of itself goes to the server once, and every row of theirs is made from it there.
 
-    pack        before the last lock: all that does not hang on numbers
-    renumber    with it
-    insert      unnest(sequences, ids, hashes …) ─┬─▶ messages    what they have in common stands in the statement,
-                                                  ├─▶ deliveries  as the rows of the kind's model have it
-                                                  └─▶ events
+pack        before the last lock: all that does not hang on numbers
+renumber    with it
+insert      unnest(sequences, ids, hashes …) ─┬─▶ messages    what they have in common stands in the statement,
+                                              ├─▶ deliveries  as the rows of the kind's model have it
+                                              └─▶ events
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _OWN = {
     "hash": "bytea",
     "size": "bigint",
 }
-_SOURCE = f"select * from unnest({', '.join(f'%b::{kind}[]' for kind in _OWN.values())}) as u ({', '.join(_OWN)})"
+_SOURCE = (
+    f"select * from unnest({', '.join(f'%b::{kind}[]' for kind in _OWN.values())}) as u ({', '.join(_OWN)})"
+)
 _LOGGED = {'"offset"': "sequence", "message_id": "id"} | {
     name: name for name in ("sequence", "envelope", "hash", "size")
 }
@@ -85,9 +87,7 @@ def _insert(db: Together, kind: Kind, written: Written) -> None:
         _insert_like(db, EVENTS, row, source, own if after else _LOGGED)
 
 
-def _insert_like(
-    db: Together, table: str, row: tuple[Any, ...], source: str, own: Mapping[str, str]
-) -> None:
+def _insert_like(db: Together, table: str, row: tuple[Any, ...], source: str, own: Mapping[str, str]) -> None:
     """A row like this one for each of the source's, but for the columns that are each one's own."""
     name, names, types = parts_of(table)
     chosen = [own.get(column) or f"%b::{kind}" for column, kind in zip(names, types, strict=True)]

@@ -1,6 +1,6 @@
 """Rows of a group, as they are written: numbers are final, texts fit.
 
-    message, slot, event ── the numbers that came with the last lock ──▶ tuples, in the order of the table's columns
+message, slot, event ── the numbers that came with the last lock ──▶ tuples, in the order of the table's columns
 """
 
 from __future__ import annotations

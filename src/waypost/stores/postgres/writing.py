@@ -318,7 +318,7 @@ def _events(db: Together, rows: GroupRows, written: Written) -> None:
         db,
         EVENTS,
         [
-            event_row(event, place, event.envelope and rows.encoded(event.envelope), written)
+            event_row(event, place, rows.encoded(event.envelope) if event.envelope else None, written)
             for event, place in rows.events
         ],
     )
