@@ -154,38 +154,6 @@ class Rules:
         self.logged: int | None = None
         #: by what it says of itself: where a message goes that only has to be logged and queued
         self._plain: dict[tuple[Any, ...], list[Sent] | None] = {}
-        self._do: dict[type, Callable[[Any], Any]] = {
-            Publish: self._publish,
-            PublishMany: self._publish_many,
-            Fetch: self._fetch,
-            Confirm: self._confirm,
-            Extend: self._extend,
-            Release: self._let_go,
-            Kick: self._let_go,
-            Remove: self._remove,
-            DeclareQueue: self._declare_queue,
-            DeleteQueue: self._delete_queue,
-            DeclareChannel: self._declare_channel,
-            DeleteChannel: self._delete_channel,
-            DeclareObject: self._declare_object,
-            DeleteObject: self._delete_object,
-            DeclareConsumer: self._declare_consumer,
-            DeleteConsumer: self._delete_consumer,
-            SetSpectator: self._set_spectator,
-            DeleteSpectator: lambda command: rows.set_spectator(command.name, None),
-            Decide: self._decide,
-            StartJob: self._start_job,
-            Act: self._act,
-            Work: self._work,
-            KeepUpload: self._keep_upload,
-            AcceptBatch: self._accept,
-            EnterRows: self._enter,
-            Tick: self._tick,
-            Reap: lambda command: rows.reap(command.limit),
-            Seal: self._seal,
-            ErasePayload: self._erase,
-            Erased: lambda command: rows.erased(command.sequences),
-        }
 
     def run(self, commands: Sequence[Command]) -> list[Any]:
         """A result for each, a `Refused` where it was not carried out."""
@@ -196,7 +164,7 @@ class Rules:
             if type(command) not in _CHANGES_NO_NAME:
                 self._plain.clear()
             try:
-                results.append(self._do[type(command)](command))
+                results.append(_DO[type(command)](self, command))
             except Refused as refusal:
                 results.append(refusal)
         return results
@@ -1039,6 +1007,41 @@ class Rules:
     ) -> None:
         event = new_event(message, slot, self._rows.head + 1, self._rows.now, from_state, to_state, **more)
         self._rows.log(event, None if slot is None else slot.queue)
+
+
+#: not in an instance: one that knows its own methods, and with them all rows of its group, would wait for the garbage collector
+_DO: dict[type, Callable[[Rules, Any], Any]] = {
+    Publish: Rules._publish,
+    PublishMany: Rules._publish_many,
+    Fetch: Rules._fetch,
+    Confirm: Rules._confirm,
+    Extend: Rules._extend,
+    Release: Rules._let_go,
+    Kick: Rules._let_go,
+    Remove: Rules._remove,
+    DeclareQueue: Rules._declare_queue,
+    DeleteQueue: Rules._delete_queue,
+    DeclareChannel: Rules._declare_channel,
+    DeleteChannel: Rules._delete_channel,
+    DeclareObject: Rules._declare_object,
+    DeleteObject: Rules._delete_object,
+    DeclareConsumer: Rules._declare_consumer,
+    DeleteConsumer: Rules._delete_consumer,
+    SetSpectator: Rules._set_spectator,
+    DeleteSpectator: lambda rules, command: rules._rows.set_spectator(command.name, None),
+    Decide: Rules._decide,
+    StartJob: Rules._start_job,
+    Act: Rules._act,
+    Work: Rules._work,
+    KeepUpload: Rules._keep_upload,
+    AcceptBatch: Rules._accept,
+    EnterRows: Rules._enter,
+    Tick: Rules._tick,
+    Reap: lambda rules, command: rules._rows.reap(command.limit),
+    Seal: Rules._seal,
+    ErasePayload: Rules._erase,
+    Erased: lambda rules, command: rules._rows.erased(command.sequences),
+}
 
 
 def _may_have(consumer: str, slot: Slot) -> bool:

@@ -1052,6 +1052,12 @@ class GroupRows:
     def reap(self, limit: int) -> bool:
         return self._reap(self, limit)
 
+    def let_go(self) -> None:
+        """The group is over. Messages and slots name each other: without this they would stay until the garbage collector comes, and that
+        for every group."""
+        for message in self.messages.values():
+            message.slots = []
+
     def obtain(self, sequences: Iterable[int]) -> list[Message]:
         """For the reaper."""
         wanted = list(sequences)

@@ -193,6 +193,7 @@ class Lane:
             began = time.perf_counter()
             found = self._write(connection, rows, written, asks)
             self.sync_seconds = time.perf_counter() - began
+        rows.let_go()
         rows.names.version += rows.renamed
         if found is None:
             # The watch tells what became ready.
