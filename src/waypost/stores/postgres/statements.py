@@ -1,7 +1,8 @@
 """Set statements: many rows at once, each column an array; and many such statements as one.
 
 What a statement costs the driver and the server by itself, whatever it does, is more than a row of it: a group that writes to eight
-tables pays that once.
+tables pays that once. CockroachDB's limits are kept: each part returns something, and no table is changed by two of them, unless all that
+they do is insert.
 """
 
 from __future__ import annotations
@@ -32,20 +33,45 @@ class Together:
         self._values += values
         return f"s{len(self._statements) - 1}"
 
+    def __bool__(self) -> bool:
+        return bool(self._statements)
+
     def run(self, db: Db) -> Db:
         """What the last one returns."""
         cursor: Db = RawCursor(db.connection)
-        return cursor.execute(_joined(tuple(self._statements)), self._values, binary=True)
+        return cursor.execute(*self.text(), binary=True)
+
+    def text(self) -> tuple[bytes, list[Any]]:
+        return _joined(tuple(self._statements)), self._values
 
 
 @lru_cache(1_000)
 def _joined(statements: tuple[str, ...]) -> bytes:
     """With the server's own placeholders: the driver would look through so long a text every time."""
+    _check(statements)
     *before, last = statements
-    parts = [f"s{number} as ({statement})" for number, statement in enumerate(before)]
+    parts = [f"s{number} as ({_returning(statement)})" for number, statement in enumerate(before)]
     text = f"with {', '.join(parts)} {last}" if parts else last
     numbers = count(1)
     return re.sub("%[bs]", lambda _: f"${next(numbers)}", text).encode()
+
+
+def _returning(statement: str) -> str:
+    returns = statement.startswith("select") or " returning " in statement
+    return statement if returns else f"{statement} returning 1"
+
+
+def _check(statements: Iterable[str]) -> None:
+    #: by table: whether all that was done to it so far was inserting
+    inserted: dict[str, bool] = {}
+    for statement in statements:
+        changes = re.match(r"(insert into|update|delete from) (\w+)", statement)
+        if changes is not None:
+            verb, table = changes.groups()
+            inserts = verb == "insert into" and " on conflict " not in statement
+            if table in inserted and not (inserts and inserted[table]):
+                raise ValueError(f"two parts of one statement change {table}")
+            inserted[table] = inserts
 
 
 def insert(db: Db | Together, table: str, rows: Sequence[tuple[Any, ...]], conflict: str = "") -> None:

@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from ...delivery import ENDED, OPEN, WAITING, Q
 from ...instants import SECOND
 from ...message import make_id, make_receipt
-from ..things import Destination, Slot
+from ..things import Destination, Fetching, Slot
 from . import marks
 from .group import GroupRows, Head, is_ready, job_row, slot_row
 from .names import Db
@@ -82,28 +82,33 @@ def lock(rows: GroupRows) -> tuple[Written, Head]:
 
 
 def write(rows: GroupRows, written: Written, broker: str, group: int) -> Wrote:
-    """Everything but COMMIT, in the caller's pipeline."""
-    db, together = rows.db, Together()
+    """Everything but COMMIT, in the caller's pipeline: what is new, and with it or behind it what changes and what is counted."""
+    db, new = rows.db, Together()
     changes = _changes(rows)
-    insert_plain(together, rows.plain, written)
-    if changes and rows.plain:
-        # By itself, so that the server is at work while the rest is packed.
-        together.run(db)
-        together = Together()
     _remove(db, rows, changes, written)
     _names(db, rows, written)
     _jobs(db, rows, written)
     _parties(db, rows)
-    _messages(together, rows, written)
-    _slots(together, changes, written)
+    insert_plain(new, rows.plain, written)
+    _new_messages(new, rows, written)
+    _new_slots(new, changes, written)
+    _new_fetches(new, rows, written)
+    rest = new
+    if rows.slot_was or rows.message_was:
+        # The same tables again. The server is at work on the first half while the other one is packed.
+        rest = Together()
+        if new:
+            new.run(db)
+    _changed_messages(rest, rows, written)
+    _changed_slots(rest, changes, written)
+    _settled_fetches(rest, rows)
     if rows.names.schema >= marks.SINCE_SCHEMA:
-        _lowerings(together, rows, changes, written)
-    _fetches(together, rows, written)
-    _events(together, rows, written)
-    _left_behind(together, rows, written)
-    enrol(together, broker, group, rows.names.schema)
-    _counts(together, rows, written, _made_ready(rows, changes))
-    wrote = Wrote(together.run(db), _first_due(rows, changes))
+        _lowerings(rest, rows, changes, written)
+    _events(rest, rows, written)
+    _left_behind(rest, rows, written)
+    enrol(rest, broker, group, rows.names.schema)
+    _counts(rest, rows, written, _made_ready(rows, changes))
+    wrote = Wrote(rest.run(db), _first_due(rows, changes))
     for place in rows.reordered:
         reorder(db, place)
     if rows.forgotten or written.snapshot_due:
@@ -204,7 +209,7 @@ def _remove(db: Db, rows: GroupRows, changes: list[Change], written: Written) ->
         _trim_snapshots(db, rows.new_oldest)
 
 
-def _messages(db: Together, rows: GroupRows, written: Written) -> None:
+def _new_messages(db: Together, rows: GroupRows, written: Written) -> None:
     new = rows.new_messages
     insert(
         db,
@@ -215,6 +220,9 @@ def _messages(db: Together, rows: GroupRows, written: Written) -> None:
         ],
     )
     insert(db, PAYLOADS, [(written.number(m.sequence), rows.bodies[m.sequence]) for m in new if m.kept])
+
+
+def _changed_messages(db: Together, rows: GroupRows, written: Written) -> None:
     changed = [
         (message.sequence, *row)
         for message, was in rows.message_was.items()
@@ -235,17 +243,17 @@ def _changes(rows: GroupRows) -> list[Change]:
     return removed + [change for change in there if change[1] != change[2]]
 
 
-def _slots(db: Together, changes: list[Change], written: Written) -> None:
-    new: list[tuple[Any, ...]] = []
-    changed: list[tuple[Any, ...]] = []
-    for slot, was, row in changes:
-        if row is None:
-            continue
-        if was is None:
-            new.append(delivery_row(slot, row, written))
-        else:
-            changed.append((*place_of(slot, written), *changing(row, was, written)))
+def _new_slots(db: Together, changes: list[Change], written: Written) -> None:
+    new = [delivery_row(slot, row, written) for slot, was, row in changes if was is None and row is not None]
     insert(db, DELIVERIES, new)
+
+
+def _changed_slots(db: Together, changes: list[Change], written: Written) -> None:
+    changed = [
+        (*place_of(slot, written), *changing(row, was, written))
+        for slot, was, row in changes
+        if was is not None and row is not None
+    ]
     update(db, "deliveries", PLACE, CHANGING, changed)
 
 
@@ -283,34 +291,37 @@ def _lowerings(db: Together, rows: GroupRows, changes: list[Change], written: Wr
     )
 
 
-def _fetches(db: Together, rows: GroupRows, written: Written) -> None:
-    new: list[tuple[Any, ...]] = []
-    changed: list[tuple[Any, ...]] = []
-    for offset, fetching in rows.fetchings.items():
-        if fetching is None:
-            continue
-        row = (fetching.outcome and fetching.outcome.value, code_of(fetching.became))
-        if fetching not in rows.fetching_was:
-            salt = fetching.salt - (1 << 64) if fetching.salt >> 63 else fetching.salt
-            new.append(
-                (
-                    written.number(offset),
-                    *place_of(fetching.slot, written),
-                    salt,
-                    fetching.consumer,
-                    fetching.at,
-                    *row,
-                )
-            )
-        elif row != rows.fetching_was[fetching]:
-            changed.append((offset, *row))
+def _new_fetches(db: Together, rows: GroupRows, written: Written) -> None:
     insert(
         db,
         'fetches ("offset" bigint, sequence bigint, destination bigint, slot smallint, salt bigint, consumer text,'
         " at bigint, outcome text, became smallint)",
-        new,
+        [
+            (
+                written.number(offset),
+                *place_of(fetching.slot, written),
+                fetching.salt - (1 << 64) if fetching.salt >> 63 else fetching.salt,
+                fetching.consumer,
+                fetching.at,
+                *_settled(fetching),
+            )
+            for offset, fetching in rows.fetchings.items()
+            if fetching is not None and fetching not in rows.fetching_was
+        ],
     )
+
+
+def _settled_fetches(db: Together, rows: GroupRows) -> None:
+    changed = [
+        (fetching.offset, *_settled(fetching))
+        for fetching, was in rows.fetching_was.items()
+        if _settled(fetching) != was
+    ]
     update(db, "fetches", '"offset" bigint', "outcome text, became smallint", changed)
+
+
+def _settled(fetching: Fetching) -> tuple[str | None, int | None]:
+    return fetching.outcome and fetching.outcome.value, code_of(fetching.became)
 
 
 def _events(db: Together, rows: GroupRows, written: Written) -> None:
