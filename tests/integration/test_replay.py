@@ -18,8 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.commands import WAYPOST, Broker, Done, end, environment, serve
+from tests.postgres.fixtures import database
 from waypost import BlockingClient
 from waypost.cli import replaying, run
+
+__all__ = ["database"]
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -72,8 +75,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[Broker]:
-    started = serve(tmp_path, "--lake", "off")
+def target(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """On the embedded store, or on the one that a test asks for."""
+    store = []
+    if getattr(request, "param", "sqlite") == "postgres":
+        store = ["--store", request.getfixturevalue("database")]
+    started = serve(tmp_path, "--lake", "off", *store)
     try:
         yield started
         end(started)
@@ -103,6 +110,7 @@ def bodies(client: BlockingClient, queue: str) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("target", ["sqlite", "postgres"], indirect=True)
 def test_it_counts_first_then_publishes_in_order_and_a_repeat_adds_nothing(
     source: Source, target: Broker, replay: Any
 ) -> None:
@@ -255,6 +263,7 @@ def test_a_target_that_goes_away_is_told_and_the_same_command_goes_on(
         second.process.kill()
 
 
+@pytest.mark.parametrize("target", ["sqlite", "postgres"], indirect=True)
 def test_what_was_sent_before_its_position_was_stored_is_found_in_the_targets_log(
     source: Source, target: Broker, replay: Any, monkeypatch: Any
 ) -> None:

@@ -8,9 +8,20 @@ import psycopg
 import pytest
 
 from tests.postgres.fixtures import database
-from waypost.commands import Command, DeclareChannel, DeclareConsumer, DeclareQueue, Fetch, PublishMany
+from waypost.commands import (
+    Act,
+    Chosen,
+    Command,
+    Decide,
+    DeclareChannel,
+    DeclareConsumer,
+    DeclareQueue,
+    Fetch,
+    JobKind,
+    PublishMany,
+)
 from waypost.consumers import Consumer
-from waypost.delivery import L, Q
+from waypost.delivery import E, L, Q
 from waypost.destinations import Kind
 from waypost.filters import Filter
 from waypost.instants import SECOND
@@ -127,6 +138,14 @@ def test_those_of_many_kinds_share_the_statements_of_all_others(both: Both, kind
     assert kinds == [2, 2, 2]
 
 
+def test_those_of_very_many_kinds_and_of_many_slots(both: Both, kinds: list[int]) -> None:
+    both.ask(DeclareQueue(name="a", policy=Policy(complete=plain.SLOTS + 1)), DeclareQueue(name="b"))
+    both.ask(publish(queue="a"), publish(queue="b"), publish(queue="a"))
+    assert kinds == []
+    both.ask(*(publish(queue="b", ttl_us=SECOND * (n + 1)) for n in range(plain.KINDS + 5)))
+    assert kinds == [1] * (plain.KINDS - MOST_KINDS)
+
+
 def test_among_requests_of_many(both: Both) -> None:
     both.ask(publish("a.x"))
     both.ask(publish("a.x"), PublishMany([publish("a.x"), publish("a.y", id="own")]), publish("a.x"))
@@ -145,6 +164,34 @@ def test_a_broker_that_reads_nothing_first_counts_on_from_where_others_are(datab
     assert found is not None
     assert [delivery.channel for delivery in found.deliveries] == [None, "c"]
     audit(ours)
+    ours.close()
+    theirs.close()
+
+
+def test_a_channel_of_another_broker_starts_where_it_says(database: str) -> None:
+    """Also when the names were read by a group that wrote nothing, so that they are newer than the last one that did."""
+    ours, theirs = PostgresStore(database), PostgresStore(database)
+    ours.apply([publish("a.x")])
+    theirs.apply([publish("b.x")] * 20)
+    theirs.apply([DeclareChannel(name="c", topics=("a.*",))])
+    ours.apply([Fetch(queue="nowhere")])
+    (published,) = ours.apply([publish("a.x")]).results
+    found = ours.message(published.id)
+    assert found is not None
+    assert [delivery.channel for delivery in found.deliveries] == [None, "c"]
+    ours.close()
+    theirs.close()
+
+
+def test_nor_does_it_overtake_what_another_redrove_into_L(database: str) -> None:
+    ours, theirs = PostgresStore(database), PostgresStore(database)
+    (held,) = theirs.apply([publish("a.x", hold=True)]).results
+    theirs.apply([Decide(id=held.id, failure="no such route")])
+    ours.apply([publish("b.x")])
+    theirs.apply([Act(kind=JobKind.REDRIVE, chosen=[Chosen(held.id)], states=frozenset({E}))])
+    assert [one.id for one in theirs.undecided(0, 5)] == [held.id]
+    (published,) = ours.apply([publish("a.x")]).results
+    assert published.state is L
     ours.close()
     theirs.close()
 

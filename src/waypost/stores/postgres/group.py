@@ -856,9 +856,8 @@ class GroupRows:
         if not inline:
             return
         self.db.execute(
-            "select 1 from messages where undecided and sequence > %s"
-            " and (object = any(%s) or (object is null and %s)) limit 1",
-            (self.base, [object for object in inline if object is not None], None in inline),
+            "select 1 from messages where undecided and (object = any(%s) or (object is null and %s)) limit 1",
+            ([object for object in inline if object is not None], None in inline),
         )
         if self.db.fetchone() is not None:
             raise Overtaken("others put a message of the same object in L")

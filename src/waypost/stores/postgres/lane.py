@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -78,8 +78,9 @@ _IN_DOUBT_HINT = (
 
 
 _HELD = 'select sequence, destination from fetches where "offset" = any(%b::bigint[])'
-#: when a Tick is needed next, whether a job waits, and what is ready in these places
-_AFTER = f"{NEXT_DUE}, (select array_agg(array[destination, ready]) from counts where destination = any(%s) and ready > 0)"
+_THERE = "from counts where destination = any(%s) and ready > 0"
+#: when a Tick is needed next, whether a job waits, and in which of these places how many are ready
+_AFTER = f"{NEXT_DUE}, {', '.join(f'(select array_agg({what} order by destination) {_THERE})' for what in ('destination', 'ready'))}"
 
 
 class InDoubt(Exception):
@@ -181,7 +182,7 @@ class Lane:
             rules = Rules(rows, self._common.draw, self._common.infer_types)
             results = rules.run(commands)
             # What is due hangs on more than the rows of a group; but if it only published, fetched and settled, on no more than before.
-            asks = not (self._common.watch.due and all(isinstance(one, _TOGETHER) for one in commands))
+            asks = not (self._common.watch.knows_due and all(isinstance(one, _TOGETHER) for one in commands))
             if not is_dirty(rows):
                 asked = _ask(db, rows, rows.now) if asks else None
                 connection.rollback()
@@ -197,7 +198,7 @@ class Lane:
         rows.names.version += rows.renamed
         if found is None:
             # The watch tells what became ready.
-            self._common.watch.due = None
+            self._common.watch.forget_due()
             return Applied(results, {}, written.at, True, {}, logged)
         self._common.watch.own(written.turn, rows.names.version)
         return self._applied(rows, results, logged, found)
@@ -210,7 +211,9 @@ class Lane:
         head = Head.read(asked)
         if self._names is None or self._names.version != head.version:
             self._names = Names(db)
-            head = head._replace(version=self._names.version)
+            # Not older than the names: where a channel starts is told by a number.
+            head = Head.read(Head.ask(db))._replace(version=self._names.version)
+        self._head = head
         return head, [] if held is None else held.fetchall()
 
     def _write(self, connection: Conn, rows: GroupRows, written: Written, asks: bool) -> _Found | None:
@@ -233,13 +236,12 @@ class Lane:
 
     def _applied(self, rows: GroupRows, results: list[Any], logged: int | None, found: _Found) -> Applied:
         watch = self._common.watch
+        counts: Iterable[tuple[int, int]]
         if found.asked is not None:
-            *due, there = found.asked.fetchone() or ()
-            counts, now = there or (), Due.of(due)
+            *due, places, numbers = found.asked.fetchone() or ()
+            counts, now = zip(places or (), numbers or (), strict=True), watch.read_due(Due.of(due))
         else:
-            assert watch.due is not None
-            counts, now = found.ready(), watch.due.or_at(found.wrote and found.wrote.due_at)
-        watch.due = now if watch.listens else None
+            counts, now = found.ready(), watch.due_by(found.wrote and found.wrote.due_at)
         ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
         for number, count in counts:
             place = rows.names.places[number]
@@ -345,4 +347,4 @@ def _reads_nothing(commands: Sequence[Command], names: Names) -> bool:
 
 def _ask(db: Db, rows: GroupRows, now: int) -> Db:
     touched = [place.number for place in rows.touched if not place.deleted and not place.policy.paused]
-    return send(db, _AFTER, (now, now, touched))
+    return send(db, _AFTER, (now, now, touched, touched))

@@ -19,6 +19,10 @@ from ...store import Event
 from ..things import Destination, Message, Sent, Slot, new_event, new_message, new_slot
 from .columns import Column
 
+#: kinds that a group keeps apart, and slots that a message of one may have
+KINDS = 64
+SLOTS = 8
+
 
 class Whole(NamedTuple):
     """A message as the rules would have made it."""
@@ -102,6 +106,8 @@ class Plain:
         options = (id(places), keyed, command.priority, command.ttl_us, command.delay_us, command.force)
         found = self._kinds.get(options)
         if found is None:
+            if len(self._kinds) == KINDS:
+                return None
             kind = None if _is_odd(places, keyed) else Kind(command, places, self._now)
             found = self._kinds[options] = (places, kind)
         return found[1]
@@ -115,6 +121,8 @@ class Plain:
 
 
 def _is_odd(places: Sequence[Sent], keyed: bool) -> bool:
-    """One without a queue is completed at once; an order by key holds up what is not the first of its key."""
+    """One without a queue is completed at once; an order by key holds up what is not the first of its key; and each slot takes statements
+    of its own."""
     in_queues = any(slots and place.is_queue for place, slots, _ in places)
-    return not in_queues or (keyed and any(place.keyed for place, _, _ in places))
+    many = sum(len(slots) for _, slots, _ in places) > SLOTS
+    return not in_queues or many or (keyed and any(place.keyed for place, _, _ in places))

@@ -75,20 +75,38 @@ class Watch:
         #: the last turn and version that were told, or were this broker's own
         self._turn = self._version = 0
         #: by time.monotonic()
-        #: as it was last read, or earlier: groups that it is enough for do not read it again. Another broker's is read with the next
-        #: claim, as when this one has nothing to do
-        self.due: Due | None = None
         self._owned_until: dict[str, float] = {}
         self._asked: dict[str, int] = {}
         #: whether this broker was told where the lake is
         self.keeps_lake = False
+        #: as it was last read, or earlier: groups that it is enough for do not read it again. Another broker's is read with the next
+        #: claim, as when this one has nothing to do
+        self._due: Due | None = None
+        self._due_lock = threading.Lock()
         self._heard: Callable[[Heard], None] | None = None
         self._thread: threading.Thread | None = None
         self._connection: Conn | None = None
 
     @property
-    def listens(self) -> bool:
-        return self._thread is not None
+    def knows_due(self) -> bool:
+        return self._due is not None
+
+    def due_by(self, at: int | None) -> Due:
+        """As it was known, or earlier, by what a group has written."""
+        with self._due_lock:
+            assert self._due is not None
+            self._due = self._due.or_at(at)
+            return self._due
+
+    def read_due(self, due: Due) -> Due:
+        """As a group has read it; it is known from now on, if it is read anew from time to time."""
+        with self._due_lock:
+            self._due = due if self._thread is not None else None
+        return due
+
+    def forget_due(self) -> None:
+        with self._due_lock:
+            self._due = None
 
     def listen(self, heard: Callable[[Heard], None]) -> None:
         self._heard = heard
@@ -163,14 +181,15 @@ class Watch:
         self._asked = dict(claimed)
         if not self._owned_until and not before:
             return
-        now, known = self._clock(), self.due
+        now, known = self._clock(), self._due
         db.execute(NEXT_DUE, (now, now))
         row = db.fetchone()
         assert row is not None
-        due = Due.of(row)
-        if self.due is not None and self.due is not known:
-            due = due.or_at(self.due.at)  # a group was quicker
-        self.due = due
+        with self._due_lock:
+            due = Due.of(row)
+            if self._due is not None and self._due is not known:
+                due = due.or_at(self._due.at)  # a group was quicker
+            self._due = due
         db.execute("select version from log_head")
         row = db.fetchone()
         assert row is not None
