@@ -335,6 +335,13 @@ class StoreTests(
         assert hand.confirm(ann).state is S
         assert [delivery.consumer for delivery in hand.deliveries(id)] == ["bob", "ann"]
 
+    def test_what_became_ready_is_said_as_it_is_when_the_group_is_over(self, hand: Hand) -> None:
+        messages = [publish(queue=queue, key="k") for queue in ("a", "b", "c") for _ in range(2)]
+        ordered = DeclareQueue("b", Policy(order="key"))
+        paused = DeclareQueue("c", Policy(paused=True))
+        applied = hand.store.apply([*messages, DeleteQueue("a"), ordered, paused, publish(queue="d")])
+        assert applied.ready == {"b": 1, "d": 1}
+
     @wants(Feature.SEVERAL)
     def test_who_waits_for_a_slot_that_is_cancelled_may_have_a_sibling(self, hand: Hand) -> None:
         hand.declare("a", complete=2, retries=9)

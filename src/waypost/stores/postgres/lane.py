@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import psycopg
 from psycopg import errors
 
@@ -124,7 +125,8 @@ class Lane:
 
     def apply(self, commands: Sequence[Command], keeping: Keeping) -> Applied:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        return _together([self._apply(part, keeping, deadline) for part in _parts(commands) or [[]]])
+        parts = [self._apply(part, keeping, deadline) for part in _parts(commands) or [[]]]
+        return parts[0] if len(parts) == 1 else self._as_it_is_now(_together(parts))
 
     def close(self) -> None:
         self._names = self._head = None
@@ -242,12 +244,24 @@ class Lane:
             counts, now = zip(places or (), numbers or (), strict=True), watch.read_due(Due.of(due))
         else:
             counts, now = found.ready(), watch.due_by(found.wrote and found.wrote.due_at)
-        ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
-        for number, count in counts:
-            place = rows.names.places[number]
-            if count > 0 and not place.deleted and not place.policy.paused:
-                ready[place.kind][place.name] = count
-        return Applied(results, ready[Kind.QUEUE], now.at, now.working, ready[Kind.CHANNEL], logged)
+        queues, channels = _ready(rows.names, counts)
+        return Applied(results, queues, now.at, now.working, channels, logged)
+
+    def _as_it_is_now(self, applied: Applied) -> Applied:
+        """What one part made ready, a later one may have taken away."""
+        said = {Kind.QUEUE: applied.ready, Kind.CHANNEL: applied.ready_channels}
+        if self._names is None or self.connection is None:
+            return applied
+        named = self._names.named
+        numbers = [named[kind][name].number for kind in said for name in said[kind] if name in named[kind]]
+        try:
+            found = self.connection.execute(f"select destination, ready {_THERE}", (numbers,)).fetchall()
+            self.connection.rollback()
+        except psycopg.Error:
+            self.close()  # all of it is committed; who is woken for nothing looks, and waits on
+            return applied
+        queues, channels = _ready(self._names, found)
+        return msgspec.structs.replace(applied, ready=queues, ready_channels=channels)
 
     def _went_through(self, group: int) -> bool:
         """Whether a group whose COMMIT was not answered was committed. Its row is locked until its transaction has ended,
@@ -330,6 +344,16 @@ def _joined(parts: list[Applied], of: Callable[[Applied], Any]) -> dict[str, int
     for part in parts:
         joined |= of(part)
     return joined
+
+
+def _ready(names: Names, counts: Iterable[tuple[int, int]]) -> tuple[dict[str, int], dict[str, int]]:
+    """In queues and in channels, by name."""
+    ready: dict[Kind, dict[str, int]] = {Kind.QUEUE: {}, Kind.CHANNEL: {}}
+    for number, count in counts:
+        place = names.places[number]
+        if count > 0 and not place.deleted and not place.policy.paused:
+            ready[place.kind][place.name] = count
+    return ready[Kind.QUEUE], ready[Kind.CHANNEL]
 
 
 def _reads_nothing(commands: Sequence[Command], names: Names) -> bool:
