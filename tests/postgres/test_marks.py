@@ -10,7 +10,7 @@ from tests.postgres.fixtures import database
 from waypost.commands import Confirm, Publish, Release
 from waypost.delivery import Outcome, State
 from waypost.routing import Route
-from waypost.stores.postgres import PostgresStore, marks
+from waypost.stores.postgres import PostgresStore, marks, recent
 from waypost.testing import Hand, MovableClock
 from waypost.testing.hand import publish
 
@@ -230,6 +230,9 @@ def test_what_is_opened_while_a_look_is_made_is_found_by_the_next(
         return found
 
     monkeypatch.setattr(marks.Marks, "first", after_the_other)
+    monkeypatch.setattr(recent, "ALONE_AFTER_SECONDS", 3_600.0)
+    two.there.publish("b.x")
+    two.here.publish("b.x")  # it learns that it is not alone: else it would look again at once
     assert two.here.fetch("a", "ann") == []
     assert len(two.here.fetch("a", "ann")) == 1
 
@@ -243,6 +246,7 @@ def test_a_group_of_a_broker_that_lowers_nothing_ends_all_marks(two: Two) -> Non
             "insert into brokers (id, last_group, seen_at) values ('old', 1, now() - interval '1 hour')"
         )
         old.execute("update deliveries set state = %s, due_at = null where slot = 1", (int(State.R),))
+        old.execute("update log_head set turn = turn + 1")
     assert len(two.here.fetch("a", "ann")) == 1
 
 

@@ -1,17 +1,16 @@
 """Plain messages, kept as columns, are in the end what they would have been as objects: the memory store says what that is."""
 
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
+from tests.postgres.beside import Both, both
 from tests.postgres.fixtures import database
 from waypost.commands import (
     Act,
     Chosen,
-    Command,
     Decide,
     DeclareChannel,
     DeclareConsumer,
@@ -23,53 +22,18 @@ from waypost.commands import (
 from waypost.consumers import Consumer
 from waypost.delivery import E, L, Q
 from waypost.destinations import Kind
-from waypost.filters import Filter
 from waypost.instants import SECOND
 from waypost.policy import Policy
 from waypost.store import Heard
-from waypost.stores.memory import MemoryStore
 from waypost.stores.postgres import PostgresStore, plain
 from waypost.stores.postgres.columns import column, scalar
 from waypost.stores.postgres.connecting import connect_for_groups
 from waypost.stores.postgres.group import MOST_KINDS
 from waypost.testing import audit
 from waypost.testing.clock import MovableClock
-from waypost.testing.hand import listing, publish
+from waypost.testing.hand import publish
 
-__all__ = ["database"]
-
-
-@pytest.fixture
-def both(database: str) -> Iterator["Both"]:
-    clock = MovableClock()
-    draw = count(1).__next__, count(1).__next__
-    store = PostgresStore(database, clock=clock, entropy=draw[0])
-    yield Both(store, MemoryStore(clock=clock, entropy=draw[1]), clock)
-    store.close()
-
-
-class Both:
-    """The store and the model: one group after the other goes to both, and nothing tells them apart."""
-
-    def __init__(self, store: PostgresStore, model: MemoryStore, clock: MovableClock) -> None:
-        self.store, self.model, self.clock = store, model, clock
-
-    def ask(self, *commands: Command) -> list[Any]:
-        self.clock.now += SECOND
-        got, expected = self.store.apply(commands), self.model.apply(commands)
-        assert got.results == expected.results
-        assert (got.ready, got.ready_channels) == (expected.ready, expected.ready_channels)
-        assert got.due_at == expected.due_at
-        _, head = self.model.bounds()
-        assert self.store.events(1, head) == self.model.events(1, head)
-        for event in self.model.events(1, head):
-            assert self.store.message(event.message_id) == self.model.message(event.message_id)
-            assert self.store.body(event.message_id) == self.model.body(event.message_id)
-        assert list(listing(self.store, Filter())) == list(listing(self.model, Filter()))
-        assert self.store.queues() == self.model.queues()
-        assert self.store.channels() == self.model.channels()
-        audit(self.store)
-        return got.results
+__all__ = ["both", "database"]
 
 
 @pytest.fixture

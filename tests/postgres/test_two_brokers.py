@@ -56,6 +56,7 @@ def held_before_its_last_lock(
     stopped, go_on = threading.Event(), threading.Event()
     last_lock = writing._last_lock
     mine = store.broker
+    store.lane._others_at = time.monotonic()  # one that knows of no others asks for all at once
 
     def wait(rows: GroupRows) -> object:
         if threading.current_thread().name == mine:

@@ -12,22 +12,56 @@ from tests.postgres.fixtures import databases
 from waypost.commands import Command
 from waypost.message import Entropy
 from waypost.store import Applied
-from waypost.stores.postgres import PostgresStore
+from waypost.stores.postgres import PostgresStore, lane, recent
+from waypost.stores.postgres.group import Keeping
 from waypost.testing.clock import MovableClock
 from waypost.testing.model import PROFILE, QUICK, machine
 
 
+class Repeated:
+    """Entropy that a group which runs again gets once more: the model has run it once."""
+
+    def __init__(self, draw: Entropy) -> None:
+        self._draw = draw
+        self._drawn: list[int] = []
+        self._at = 0
+
+    def __call__(self) -> int:
+        if self._at == len(self._drawn):
+            self._drawn.append(self._draw())
+        self._at += 1
+        return self._drawn[self._at - 1]
+
+    def follow(self, lane: lane.Lane) -> None:
+        transact = lane._transact
+        before: Sequence[Command] | None = None
+
+        def noted(commands: Sequence[Command], keeping: Keeping) -> Applied:
+            nonlocal before
+            if commands is not before:
+                del self._drawn[: self._at]
+            before, self._at = commands, 0
+            return transact(commands, keeping)
+
+        lane._transact = noted  # type: ignore[method-assign]
+
+
 class TwoBrokers(PostgresStore):
-    """Its groups go now through this broker, now through another one."""
+    """Its groups go now through this broker, now through another one. Each relies on being alone as soon as it may, and learns every few
+    groups that it is not."""
 
     def __init__(self, url: str, clock: MovableClock, entropy: Entropy) -> None:
-        super().__init__(url, clock=clock, entropy=entropy)
-        self._other = PostgresStore(url, clock=clock, entropy=entropy)
+        repeated = Repeated(entropy)
+        super().__init__(url, clock=clock, entropy=repeated)
+        self._other = PostgresStore(url, clock=clock, entropy=repeated)
+        for store in (self, self._other):
+            repeated.follow(store.lane)
         self._groups = 0
 
     def apply(self, commands: Sequence[Command]) -> Applied:
         self._groups += 1
-        return super().apply(commands) if self._groups % 5 < 3 else self._other.apply(commands)
+        others = self._groups % 17 in (3, 5, 6, 9, 10)
+        return self._other.apply(commands) if others else super().apply(commands)
 
     def use_lake(self, on: bool, holds: int | None = None) -> None:
         super().use_lake(on, holds)
@@ -38,6 +72,9 @@ class TwoBrokers(PostgresStore):
         super().close()
 
 
+ALONE_AFTER_SECONDS = recent.ALONE_AFTER_SECONDS
+
+
 class Database:
     """A crash ends every connection from the server's side: nothing is closed by the store."""
 
@@ -45,6 +82,7 @@ class Database:
         self.url = databases().new()
 
     def open(self, clock: MovableClock, entropy: Entropy) -> PostgresStore:
+        recent.ALONE_AFTER_SECONDS = 0.0
         return TwoBrokers(self.url, clock, entropy)
 
     def crash(self) -> None:
@@ -55,6 +93,7 @@ class Database:
             )
 
     def remove(self) -> None:
+        recent.ALONE_AFTER_SECONDS = ALONE_AFTER_SECONDS
         databases().give_back(self.url)
 
 

@@ -239,6 +239,8 @@ def set_up_logging(form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
+    # It warns of each transaction that ends early; what that means is ours to say.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 
 #: what every record has; anything else was added by the one who logs

@@ -488,8 +488,11 @@ class Rules:
 
     def _let_obsolete(self, slot: Slot) -> None:
         """What would wait although a newer message of its thing came, after its last redrive if there was one."""
-        place, thing = slot.queue, slot.message.thing
-        if not place.policy.latest_only or thing is None or slot.state not in WAITING:
+        place = slot.queue
+        if not place.policy.latest_only or slot.state not in WAITING:
+            return
+        thing = slot.message.thing
+        if thing is None:
             return
         if self._rows.latest(place, thing) > max(slot.message.sequence, slot.redriven):
             self._take(slot, Step((O,), Reason.OBSOLETE, None, slot.tries))
@@ -963,8 +966,7 @@ class Rules:
 
     def _take(self, slot: Slot, step: Step, confirmed: bool = False) -> None:
         """One step of one slot, into the log and into its fields; `confirmed`: its consumer asked for it."""
-        was_completed = slot.message.state is X
-        redriven = slot.state in ENDED
+        was, redriven = slot.state, slot.state in ENDED
         consumer = slot.consumer if confirmed or slot.state is F or F in step.path else None
         for state in step.path:
             slot.reason = step.reason
@@ -988,7 +990,9 @@ class Rules:
             self._rows.drop_body(slot.message)
         if slot.state is E and slot.queue.policy.dead is not None:
             self._dead_letter(slot, slot.queue.policy.dead)
-        if not was_completed and slot.message.state is X:
+        # Nothing else completes a message.
+        settled = slot.queue.is_queue and slot.state in (S, K) and was not in (S, K)
+        if settled and slot.message.state is X:
             self._event(slot.message, None, L, X, duration_ms=self._age_ms(slot.message))
 
     def _dead_letter(self, slot: Slot, name: str) -> None:

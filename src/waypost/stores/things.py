@@ -106,6 +106,10 @@ class Message:
     def in_order(self) -> list[Slot]:
         return sorted(self.slots, key=lambda slot: (slot.queue.number, slot.number))
 
+    def let_go(self) -> None:
+        """Nobody needs it any more. It and its slots name each other: without this they would wait for the garbage collector."""
+        self.slots = []
+
 
 @dataclass(eq=False)
 class Slot:
@@ -472,9 +476,11 @@ def new_event(
     **more: Any,
 ) -> Event:
     """The last one of its message, for now."""
-    if slot is not None:
-        more |= {slot.queue.kind.word: slot.queue.name, "slot": slot.number, "attempt": slot.attempt}
     message.last_offset = offset
+    if slot is not None:
+        place = slot.queue
+        more["queue" if place.is_queue else "channel"] = place.name
+        more["slot"], more["attempt"] = slot.number, slot.attempt
     return Event(
         offset=offset,
         at=now,

@@ -67,10 +67,14 @@ def scalar(kind: str, value: Any) -> Column | None:
     return None if value is None else Column(_PACKED[kind][2](value)[4:])
 
 
+#: nothing but nulls
+_EMPTY = {kind: Column(struct.pack("!iii", 0, 0, number)) for kind, (number, _, _) in _PACKED.items()}
+
+
 def column(kind: str, values: Sequence[Any]) -> Column:
     number, count = _PACKED[kind][0], len(values)
     if values.count(None) == count:
-        return Column(struct.pack("!iii", 0, 0, number))
+        return _EMPTY[kind]
     return Column(_head(1, 1, number, count, 1) + _cells(kind, values))
 
 

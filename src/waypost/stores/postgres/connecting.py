@@ -6,6 +6,7 @@ A database that does not sync its commits is refused: an answer would promise wh
 from __future__ import annotations
 
 import logging
+import select
 from importlib.resources import files
 from typing import Any
 
@@ -29,8 +30,10 @@ STATEMENT_MS = 15_000
 IDLE_MS = 10_000
 #: Plans that a group could get and must not: each is right for the small table that the statistics know and slow for the large one that
 #: it has become. Everything a group reads has an index. Where a table is so small that it has none, the planner thinks it dear, and
-#: must not compile it.
-_NEVER = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
+#: must not compile it. And none is made anew for the values of one group: for a small one that takes longer than the group.
+_PLANS = dict.fromkeys(
+    ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
+) | {"plan_cache_mode": "force_generic_plan"}
 #: settings without which a commit that was answered can be lost
 _DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 
@@ -63,10 +66,21 @@ def connect_for_groups(url: str) -> Conn:
     connection = connect(url)
     # By what the server has of them, as CockroachDB has not all.
     connection.execute(
-        "select set_config(name, 'off', false) from pg_settings where name = any(%s)", (list(_NEVER),)
+        "select set_config(s.name, u.value, false) from pg_settings s"
+        " join unnest(%s::text[], %s::text[]) as u (name, value) on u.name = s.name",
+        (list(_PLANS), list(_PLANS.values())),
     )
     connection.commit()
     return connection
+
+
+def check_unheard(connection: Conn) -> None:
+    """Of one that nothing was asked of: the server has not ended it. Whoever sends all of a group at once could not tell later whether it
+    was done. Raises psycopg.OperationalError."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        raise psycopg.OperationalError("the server ended the connection")
 
 
 def one_line(error: BaseException) -> str:

@@ -85,7 +85,8 @@ from .loading import (
 from .marks import PRIORITIES, READY, SINCE_SCHEMA, Marks
 from .names import Db, Names
 from .plain import Kind as PlainKind
-from .plain import Plain
+from .plain import Plain, Turn
+from .recent import LOOK_AHEAD, Recent
 
 #: rows of `latches`
 LATCHES = 256
@@ -95,6 +96,9 @@ MOST_KINDS = 8
 WINDOW = 50_000
 #: what a fetch looks at when the first rows were not for it; messages of a job that are looked at together
 PAGE = 100
+
+#: commands that name what they are about by receipts, and by nothing else
+_NAME_RECEIPTS = frozenset({Confirm, Extend, Release, Kick})
 
 _encode = msgspec.json.Encoder().encode
 _FETCHES = f'select {FETCH} from fetches where "offset" = any(%b::bigint[])'
@@ -114,12 +118,14 @@ class Head(NamedTuple):
     oldest: int
     sealed: int | None
     undecided: int
-
     turn: int
+    #: of the last depths that were kept
+    snapshot_at: int
+    snapshot_next: int
 
     @classmethod
     def ask(cls, db: Db) -> Db:
-        return send(db, "select next, at, version, oldest, sealed, undecided, turn from log_head")
+        return send(db, f"select {', '.join(cls._fields)} from log_head")
 
     @classmethod
     def read(cls, asked: Db) -> Head:
@@ -134,6 +140,10 @@ class Keeping(NamedTuple):
     log_keep_us: int
     lake: bool
     lake_holds: int | None
+
+
+#: a slot, what it was, None: it is new; what it is, None: it is gone
+Change = tuple[Slot, tuple[Any, ...] | None, tuple[Any, ...] | None]
 
 
 class _Front:
@@ -159,8 +169,10 @@ class GroupRows:
         keeping: Keeping,
         reap: Callable[[GroupRows, int], bool],
         marks: Marks,
+        recent: Recent | None = None,
     ) -> None:
-        self._reap, self._marks = reap, marks
+        """`recent`: it relies on nobody else being there, and locks nothing before the last lock."""
+        self._reap, self._marks, self._recent = reap, marks, recent
         self.db, self.names, self.began, self.now, self.keeping = db, names, head, now, keeping
         #: the last offset before this group, as far as it knows
         self.base = head.next - 1
@@ -223,6 +235,10 @@ class GroupRows:
         self.new_erasures: set[int] = set()
         self.done_erasures: set[int] = set()
 
+    @property
+    def alone(self) -> bool:
+        return self._recent is not None
+
     # ── read beforehand ─────────────────────────────────────────────────────────────────────
 
     def prepare(
@@ -235,13 +251,15 @@ class GroupRows:
         many: set[str] = set()
         publishes: list[Publish] = []
         for command in commands:
+            if type(command) in _NAME_RECEIPTS:
+                continue
             if isinstance(command, Publish):
                 publishes.append(command)
-            elif isinstance(command, PublishMany | EnterRows):
-                publishes += command.messages
             elif isinstance(command, Fetch):
                 wanted = (command.kind, command.queue)
                 self._wanted[wanted] = self._wanted.get(wanted, 0) + command.n
+            elif isinstance(command, PublishMany | EnterRows):
+                publishes += command.messages
             elif isinstance(command, Remove | Decide | ErasePayload):
                 ids.add(command.id)
             elif isinstance(command, Act):
@@ -300,6 +318,10 @@ class GroupRows:
     ) -> None:
         """Lock messages, and their slots in these places or everywhere; then read them as they are, and these fetches of them."""
         wanted = sorted(set(sequences) - self._locked)
+        if self._recent is not None:
+            self._load(wanted)
+            self._load_fetchings(receipts)
+            return
         latches = set(keys)
         if wanted and self.names.keyed:
             self.db.execute(
@@ -347,11 +369,25 @@ class GroupRows:
         return mine
 
     def _load(self, sequences: Iterable[int], kept: Mapping[tuple[int, int, int], Slot] = {}) -> None:
-        wanted = [sequence for sequence in sequences if sequence not in self.messages]
+        wanted = self._recall(sequence for sequence in sequences if sequence not in self.messages)
         if wanted:
             with self.db.connection.pipeline():
                 asked = ask(self.db, wanted)
             self._take_in(asked, kept)
+
+    def _recall(self, sequences: Iterable[int]) -> list[int]:
+        """What recent groups left of these; the others must be read."""
+        left = []
+        for sequence in sequences:
+            kept = None if self._recent is None else self._recent.take(sequence)
+            if kept is None:
+                left.append(sequence)
+                continue
+            message, body = kept
+            if body is not None:
+                self.bodies[sequence] = body
+            self._take_message(message)
+        return left
 
     def _known(self, numbers: Iterable[int | None]) -> None:
         """What was read is older than the head that this group began with. Newer numbers cannot be told from its own, which are not
@@ -373,18 +409,25 @@ class GroupRows:
             self._known([message.sequence])
             for slot in message.slots:
                 self._known((slot.fetch, slot.redriven))
-            self.messages[message.sequence] = message
-            self._ids[message.id] = message.sequence
             if message in undecided:
                 self.waits.add(message.sequence)
-            self.message_was[message] = self.message_row(message)
-            for slot in message.slots:
-                if _key(slot) not in kept:
-                    self._know(slot)
-                    self.slot_was[slot] = slot_row(slot)
+            self._take_message(message, kept)
+
+    def _take_message(self, message: Message, kept: Mapping[tuple[int, int, int], Slot] = {}) -> None:
+        self.messages[message.sequence] = message
+        self._ids[message.id] = message.sequence
+        self.message_was[message] = self.message_row(message)
+        for slot in message.slots:
+            if _key(slot) not in kept:
+                self._know(slot)
+                self.slot_was[slot] = slot_row(slot)
+        if kept:
             message.slots = [kept.get(_key(slot), slot) for slot in message.slots]
             for slot in message.slots:
                 slot.message = message
+        if self._recent is not None:
+            self._locked.add(message.sequence)
+            self._mine.update(message.slots)
 
     def _know(self, slot: Slot) -> None:
         self.slots[_key(slot)] = slot
@@ -584,8 +627,16 @@ class GroupRows:
         return self.fetchings[offset]
 
     def _load_fetchings(self, offsets: Iterable[int]) -> None:
-        wanted = [offset for offset in offsets if offset not in self.fetchings]
-        self._take_fetchings(wanted, send(self.db, _FETCHES, (bigints(wanted),)))
+        wanted = []
+        for offset in offsets:
+            recent = None if self._recent is None else self._recent.fetching(offset)
+            if recent is not None:
+                self.fetchings[offset] = recent
+                self.fetching_was[recent] = None, None
+            elif offset not in self.fetchings:
+                wanted.append(offset)
+        if wanted:
+            self._take_fetchings(wanted, send(self.db, _FETCHES, (bigints(wanted),)))
 
     def _take_fetchings(self, offsets: Iterable[int], asked: Db) -> None:
         self.fetchings |= dict.fromkeys(offsets)
@@ -652,24 +703,45 @@ class GroupRows:
         """The next rows that nobody else holds."""
         limit = max(PAGE, self._wanted.get((place.kind, place.name), 0)) if front.begun else 0
         limit = limit or max(1, min(1_000, self._wanted.get((place.kind, place.name), PAGE)))
-        found: list[tuple[int, int, int, int]] = []
-        for after, last in self._stretches(place, consumer, front):
-            found += self._take_ready(place, consumer, after, last, limit - len(found))
-            if len(found) == limit:
-                break
+        sizes: dict[int, int] = {}
+        found = self._recall_ready(place, front, limit, sizes) if consumer is None else None
+        if found is None:
+            found = []
+            for after, last in self._stretches(place, consumer, front):
+                found += self._take_ready(place, consumer, after, last, limit - len(found), sizes)
+                if len(found) == limit:
+                    break
         front.exhausted = len(found) < limit
         if not found:
             return
-        front.bound = found[-1][:3]
+        front.bound = found[-1]
         self._from[place] = 0
-        known = {sequence for _, sequence, _, _ in found if sequence in self.messages}
-        self._load_with_bodies({sequence: size for _, sequence, _, size in found})
-        mine = [self.slots[sequence, place.number, number] for _, sequence, number, _ in found]
+        known = {sequence for _, sequence, _ in found if sequence in self.messages}
+        self._load_with_bodies([sequence for _, sequence, _ in found], sizes)
+        mine = [self.slots[sequence, place.number, number] for _, sequence, number in found]
         for slot in mine:
             if slot.message.sequence in known and slot not in self._mine:
                 self._read_again(slot)
         self._mine |= set(mine)
         self._take_whole([slot for slot in mine if slot.message.sequence not in self._locked], place)
+
+    def _recall_ready(
+        self, place: Destination, front: _Front, limit: int, sizes: dict[int, int]
+    ) -> list[Turn] | None:
+        """The next rows, by what recent groups left, and behind that by the table."""
+        if self._recent is None:
+            return None
+        known = self._recent.front(place)
+        found = known.after(front.bound, limit)
+        if len(found) < limit and known.bound is not None:
+            ahead = max(limit, LOOK_AHEAD)
+            more = self._take_ready(place, None, known.bound, PRIORITIES - 1, ahead, known.sizes)
+            known.go_on(more, ahead)
+            found += more[: limit - len(found)]
+        for _, sequence, _ in found:
+            if sequence in known.sizes:
+                sizes[sequence] = known.sizes.pop(sequence)
+        return found
 
     def _stretches(
         self, place: Destination, consumer: str | None, front: _Front
@@ -687,27 +759,40 @@ class GroupRows:
                 yield max(front.bound, (priority, sequence, -1)), priority
 
     def _take_ready(
-        self, place: Destination, consumer: str | None, after: tuple[int, int, int], last: int, limit: int
-    ) -> list[tuple[int, int, int, int]]:
+        self,
+        place: Destination,
+        consumer: str | None,
+        after: Turn,
+        last: int,
+        limit: int,
+        sizes: dict[int, int],
+    ) -> list[Turn]:
+        """Into `sizes`: of their messages."""
         others, values = _for(consumer)
         self.db.execute(
             "select priority, sequence, slot, (select size from messages m where m.sequence = d.sequence)"
             f" from deliveries d where destination = %s and {READY}"
             " and (priority, sequence, slot) > (%s, %s, %s) and priority <= %s and sequence <= %s"
-            f"{others} order by priority, sequence, slot limit %s for update skip locked",
+            f"{others} order by priority, sequence, slot limit %s{'' if self.alone else ' for update skip locked'}",
             (place.number, *after, last, self.base, *values, limit),
         )
-        return self.db.fetchall()
+        found: list[Turn] = []
+        for priority, sequence, slot, size in self.db.fetchall():
+            found.append((priority, sequence, slot))
+            sizes[sequence] = size
+        return found
 
-    def _load_with_bodies(self, sizes: dict[int, int]) -> None:
-        """Messages, and the bodies of the first of them."""
-        wanted = [sequence for sequence in sizes if sequence not in self.messages]
+    def _load_with_bodies(self, sequences: Iterable[int], sizes: Mapping[int, int]) -> None:
+        """Messages, and the bodies of the first of them; `sizes` of those that may not be here."""
+        wanted = self._recall(sequence for sequence in sequences if sequence not in self.messages)
         total = 0
         near: list[int] = []
-        for sequence, size in sizes.items():
-            total += size
+        for sequence in dict.fromkeys(sequences):
+            total += sizes[sequence] if sequence in sizes else self.messages[sequence].size
             if sequence not in self.bodies and (not near or total <= FETCH_BYTES):
                 near.append(sequence)
+        if not (wanted or near):
+            return
         with self.db.connection.pipeline():
             asked = ask(self.db, wanted) if wanted else None
             bodies = send(self.db, _BODIES, (bigints(near),)) if near else None
@@ -1052,10 +1137,37 @@ class GroupRows:
         return self._reap(self, limit)
 
     def let_go(self) -> None:
-        """The group is over. Messages and slots name each other: without this they would stay until the garbage collector comes, and that
-        for every group."""
+        """The group is over."""
         for message in self.messages.values():
-            message.slots = []
+            message.let_go()
+
+    def leave(self, turn: int, changes: Iterable[Change]) -> None:
+        """The group is over, and nobody was there: what those that follow need is left to them."""
+        recent = self._recent
+        assert recent is not None
+        come: defaultdict[Destination, list[Turn]] = defaultdict(list)
+        gone: defaultdict[Destination, set[Turn]] = defaultdict(set)
+        for slot, was, row in changes:
+            before, after = is_ready(was), is_ready(row)
+            if before and not after:
+                gone[slot.queue].add(slot.place)
+            elif after and not before:
+                come[slot.queue].append(slot.place)
+        recent.learn(turn, come, gone, self.plain)
+        for sequence, message in self.messages.items():
+            states = [slot.state for slot in message.slots]
+            if OPEN.isdisjoint(states) or sequence in self.waits:
+                message.let_go()
+            else:
+                waits = not WAITING.isdisjoint(states)
+                recent.keep(message, self.bodies.get(sequence) if waits else None)
+        for offset, fetching in self.fetchings.items():
+            if fetching is None or fetching.became is not None or fetching.slot.fetch != offset:
+                recent.forget_fetching(offset)
+            else:
+                recent.keep_fetching(fetching)
+        if recent.is_too_much():
+            recent.clear(turn)
 
     def obtain(self, sequences: Iterable[int]) -> list[Message]:
         """For the reaper."""
@@ -1069,8 +1181,8 @@ def receipts_of(commands: Iterable[Command]) -> set[int]:
     return {
         parsed[0]
         for command in commands
-        if isinstance(command, Confirm | Extend | Release | Kick)
-        for one in command.receipts
+        if type(command) in _NAME_RECEIPTS
+        for one in command.receipts  # type: ignore[union-attr]
         if (parsed := parse_receipt(one))
     }
 

@@ -9,6 +9,7 @@ apply ─▶ parts ─▶ a transaction each ─┬─ committed: results
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -37,8 +38,9 @@ from ...message import Entropy
 from ...store import Applied
 from ..rules import Rules
 from ..urls import masked
+from . import recent
 from .columns import bigints
-from .connecting import Conn, connect_for_groups, one_line, schema_version
+from .connecting import Conn, check_unheard, connect_for_groups, one_line, schema_version
 from .group import GroupRows, Head, Keeping, Overtaken, receipts_of
 from .loading import send
 from .marks import Marks
@@ -58,7 +60,7 @@ IN_DOUBT_SECONDS = 60.0
 MOST_RERUNS = 20
 
 #: what shares a transaction with its neighbours; anything else has one of its own
-_TOGETHER = (Publish, PublishMany, Fetch, Confirm, Extend, Release, Kick, Remove, Decide)
+_TOGETHER = frozenset({Publish, PublishMany, Fetch, Confirm, Extend, Release, Kick, Remove, Decide})
 #: nothing is wrong but that somebody was quicker
 _RERUN = (
     errors.DeadlockDetected,
@@ -121,6 +123,10 @@ class Lane:
         #: as this lane's last group left it
         self._head: Head | None = None
         self._marks = Marks()
+        self._recent = recent.Recent()
+        #: the last turn that was this lane's; and when another's was noticed, or may have been the reason of something
+        self._turn: int | None = None
+        self._others_at = -math.inf
         self._enrolled = False
 
     def apply(self, commands: Sequence[Command], keeping: Keeping) -> Applied:
@@ -128,8 +134,14 @@ class Lane:
         parts = [self._apply(part, keeping, deadline) for part in _parts(commands) or [[]]]
         return parts[0] if len(parts) == 1 else self._as_it_is_now(_together(parts))
 
-    def close(self) -> None:
+    def _forget(self) -> None:
+        """What was known may not be so any more."""
         self._names = self._head = None
+        self._recent.clear()
+        self._others_at = time.monotonic()
+
+    def close(self) -> None:
+        self._forget()
         if self.connection is not None:
             self.connection.close()
             self.connection = None
@@ -172,31 +184,47 @@ class Lane:
         self._group += 1
         receipts = receipts_of(commands)
         with connection.cursor() as db:
-            held: list[tuple[int, int]] = []
-            if self._head is not None and self._names is not None and _reads_nothing(commands, self._names):
-                head = self._head
-            else:
+            left = self._recent if self._is_alone(commands) else None
+            head, held, fresh = self._head, [], False
+            if left is not None and left.knows(receipts):
+                held = left.held(receipts)
+            elif head is None or self._names is None or not _reads_nothing(commands, self._names):
+                fresh = True
                 head, held = self._begin(connection, db, receipts)
+                if left is not None and head.turn != left.turn:
+                    left = None
+            assert head is not None
             assert self._names is not None
             now = max(head.at, self._common.clock())
-            rows = GroupRows(db, self._names, head, now, keeping, reap, self._marks)
+            rows = GroupRows(db, self._names, head, now, keeping, reap, self._marks, left)
             rows.prepare(commands, receipts, held)
             rules = Rules(rows, self._common.draw, self._common.infer_types)
             results = rules.run(commands)
             # What is due hangs on more than the rows of a group; but if it only published, fetched and settled, on no more than before.
-            asks = not (self._common.watch.knows_due and all(isinstance(one, _TOGETHER) for one in commands))
+            asks = not (self._common.watch.knows_due and _is_together(commands))
             if not is_dirty(rows):
+                if not fresh and Head.read(Head.ask(db)).turn != head.turn:
+                    raise Overtaken("another broker has written")
                 asked = _ask(db, rows, rows.now) if asks else None
                 connection.rollback()
+                if rows.alone:
+                    rows.leave(head.turn, [])
+                else:
+                    rows.let_go()
                 return self._applied(rows, results, rules.logged, _Found(asked))
             written, self._head = lock(rows)
             # All that can go wrong does so before COMMIT.
             results = written.results(results)
             logged = written.number(rules.logged)
+            if rows.alone:
+                check_unheard(connection)
             began = time.perf_counter()
             found = self._write(connection, rows, written, asks)
             self.sync_seconds = time.perf_counter() - began
-        rows.let_go()
+        if self._turn is not None and written.turn != self._turn + 1:
+            self._others_at = time.monotonic()
+        self._turn = written.turn
+        self._leave(rows, written.turn, found and found.wrote)
         rows.names.version += rows.renamed
         if found is None:
             # The watch tells what became ready.
@@ -204,6 +232,29 @@ class Lane:
             return Applied(results, {}, written.at, True, {}, logged)
         self._common.watch.own(written.turn, rows.names.version)
         return self._applied(rows, results, logged, found)
+
+    def _is_alone(self, commands: Sequence[Command]) -> bool:
+        """Whether what recent groups left can be relied on; an order by key asks for more than they leave."""
+        return (
+            time.monotonic() - self._others_at >= recent.ALONE_AFTER_SECONDS
+            and self._head is not None
+            and self._head.turn == self._recent.turn
+            and self._names is not None
+            and not self._names.keyed
+            and _is_together(commands)
+        )
+
+    def _leave(self, rows: GroupRows, turn: int, wrote: Wrote | None) -> None:
+        """It is committed: whatever goes wrong now must not make it run again."""
+        if wrote is None or not rows.alone:
+            rows.let_go()
+            self._recent.clear(turn)
+            return
+        try:
+            rows.leave(turn, wrote.changes)
+        except Exception:
+            log.exception("what a group left behind is forgotten")
+            self._recent.clear(turn)
 
     def _begin(self, connection: Conn, db: Db, receipts: set[int]) -> tuple[Head, list[Any]]:
         """The head as it is, names that fit it, and what the receipts stand for: sequences and destinations."""
@@ -230,6 +281,10 @@ class Lane:
             return _Found(asked, wrote)
         except _RERUN:
             raise
+        except errors.NotNullViolation as error:
+            if not rows.alone:
+                raise
+            raise Overtaken("another broker has written") from error
         except _GONE:
             self.close()
             if not self._went_through(group):
@@ -289,7 +344,7 @@ class Lane:
 
     def _connected(self) -> Conn:
         if self.connection is None or self.connection.closed:
-            self._names = self._head = None
+            self._forget()
             self._marks.clear()
             self.connection = connect_for_groups(self._common.url)
         if not self._enrolled:
@@ -301,7 +356,7 @@ class Lane:
         return self.connection
 
     def _roll_back(self) -> None:
-        self._names = self._head = None
+        self._forget()
         try:
             if self.connection is not None:
                 self.connection.rollback()
@@ -309,12 +364,17 @@ class Lane:
             self.close()
 
 
+def _is_together(part: Sequence[Command]) -> bool:
+    """One of `_parts`: all of it, or none."""
+    return all(type(command) in _TOGETHER for command in part[:1])
+
+
 def _parts(commands: Sequence[Command]) -> list[list[Command]]:
     """Runs that share a transaction, and what has one of its own."""
     parts: list[list[Command]] = []
     open = False
     for command in commands:
-        together = isinstance(command, _TOGETHER)
+        together = type(command) in _TOGETHER
         if together and open:
             parts[-1].append(command)
         else:

@@ -19,6 +19,9 @@ from ...store import Event
 from ..things import Destination, Message, Sent, Slot, new_event, new_message, new_slot
 from .columns import Column
 
+#: a slot's turn in its place: `Slot.place`
+Turn = tuple[int, int, int]
+
 #: kinds that a group keeps apart, and slots that a message of one may have
 KINDS = 64
 SLOTS = 8
@@ -73,9 +76,30 @@ class Kind:
             column.clear()
         return taken
 
-    def _whole(self, command: Publish, sequence: int, salt: int) -> Whole:
+    def message(self, number: int) -> tuple[Message, bytes]:
+        """One of them as it is once it was written, and its body."""
+        command = self.commands[number]
+        message, slots = self._things(command, self.sequences[number], self.salts[number])
+        message.slots = slots
+        assert isinstance(command.body, bytes)
+        return message, command.body
+
+    def ready(self) -> list[Slot]:
+        """Of the model: those that a fetch finds at once."""
+        return [slot for slot in self.model.slots if slot.waits]
+
+    def turns(self, slot: Slot) -> list[Turn]:
+        """All that are like this slot of the model."""
+        return [(slot.place[0], sequence, slot.number) for sequence in self.sequences]
+
+    def _things(self, command: Publish, sequence: int, salt: int) -> tuple[Message, list[Slot]]:
         message = new_message(command, sequence, salt, self._now, routed=True)
-        slots = [new_slot(message, place, number, named, self._now) for place, number, named in self._slots]
+        return message, [
+            new_slot(message, place, number, named, self._now) for place, number, named in self._slots
+        ]
+
+    def _whole(self, command: Publish, sequence: int, salt: int) -> Whole:
+        message, slots = self._things(command, sequence, salt)
         said = {"envelope": message.envelope, "hash": message.hash, "size": message.size}
         logged = new_event(message, None, sequence, self._now, None, L, **said)
         events: list[tuple[Event, Destination | None]] = [(logged, None)]

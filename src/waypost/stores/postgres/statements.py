@@ -81,27 +81,35 @@ def insert(db: Db | Together, table: str, rows: Sequence[tuple[Any, ...]], confl
 
 
 def insert_columns(db: Db | Together, table: str, columns: Sequence[Column], conflict: str = "") -> None:
+    db.execute(_insertion(table, conflict), columns)
+
+
+@cache
+def _insertion(table: str, conflict: str) -> str:
     name, names, types = parts_of(table)
-    arrays = ", ".join(f"%b::{kind}[]" for kind in types)
-    db.execute(
-        f"insert into {name} ({', '.join(names)}) select * from unnest({arrays})"
-        + (f" on conflict {conflict}" if conflict else ""),
-        columns,
-    )
+    statement = f"insert into {name} ({', '.join(names)}) select * from unnest({_arrays(types)})"
+    return f"{statement} on conflict {conflict}" if conflict else statement
 
 
 def update(db: Db | Together, table: str, keys: str, fields: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    if not rows:
-        return
+    if rows:
+        types = parts_of(f"{table} ({keys}, {fields})")[2]
+        db.execute(_change(table, keys, fields), columns_of(types, rows))
+
+
+@cache
+def _change(table: str, keys: str, fields: str) -> str:
     _, names, types = parts_of(f"{table} ({keys}, {fields})")
     count = keys.count(",") + 1
-    arrays = ", ".join(f"%b::{kind}[]" for kind in types)
     sets = ", ".join(f"{name} = u.{name}" for name in names[count:])
     where = " and ".join(f"t.{name} = u.{name}" for name in names[:count])
-    db.execute(
-        f"update {table} t set {sets} from unnest({arrays}) as u ({', '.join(names)}) where {where}",
-        columns_of(types, rows),
+    return (
+        f"update {table} t set {sets} from unnest({_arrays(types)}) as u ({', '.join(names)}) where {where}"
     )
+
+
+def _arrays(types: Sequence[str]) -> str:
+    return ", ".join(f"%b::{kind}[]" for kind in types)
 
 
 @cache

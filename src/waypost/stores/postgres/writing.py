@@ -17,9 +17,9 @@ from psycopg.pq import TransactionStatus
 from ...delivery import ENDED, OPEN, WAITING, Q
 from ...instants import SECOND
 from ...message import make_id, make_receipt
-from ..things import Destination, Fetching, Slot
+from ..things import Destination, Fetching
 from . import marks
-from .group import GroupRows, Head, is_ready, job_row, slot_row
+from .group import Change, GroupRows, Head, is_ready, job_row, slot_row
 from .names import Db
 from .plain_rows import insert_plain, pack, renumber
 from .rows import (
@@ -58,15 +58,12 @@ _ENROL_LOWERING = (
 _encode = msgspec.json.Encoder().encode
 
 
-#: a slot, what it was, None: it is new; what it is, None: it is gone
-Change = tuple[Slot, tuple[Any, ...] | None, tuple[Any, ...] | None]
-
-
 class Wrote(NamedTuple):
     #: places whose counts changed, and how many are ready there
     ready: Db
     #: of what was written, the first moment at which something is due
     due_at: int | None
+    changes: list[Change]
 
 
 class NamesChanged(Exception):
@@ -78,12 +75,18 @@ def lock(rows: GroupRows) -> tuple[Written, Head]:
     rows.rehead_all()
     rows.take_out_few()
     pack(rows.plain, rows.encoded)
-    return _last_lock(rows)
+    head = _expected(rows) if rows.alone else _last_lock(rows)
+    written = _renumber(rows, head)
+    if written.snapshot_due or rows.forgotten:
+        head = head._replace(snapshot_at=head.at, snapshot_next=head.next)
+    return written, head
 
 
 def write(rows: GroupRows, written: Written, broker: str, group: int) -> Wrote:
     """Everything but COMMIT, in the caller's pipeline: what is new, and with it or behind it what changes and what is counted."""
     db, new = rows.db, Together()
+    if rows.alone:
+        db.execute(_ALONE, (*_moves(rows), rows.began.turn))
     changes = _changes(rows)
     _remove(db, rows, changes, written)
     _names(db, rows, written)
@@ -93,6 +96,7 @@ def write(rows: GroupRows, written: Written, broker: str, group: int) -> Wrote:
     _new_messages(new, rows, written)
     _new_slots(new, changes, written)
     _new_fetches(new, rows, written)
+    _events(new, rows, written)
     rest = new
     if rows.slot_was or rows.message_was:
         # The same tables again. The server is at work on the first half while the other one is packed.
@@ -104,11 +108,10 @@ def write(rows: GroupRows, written: Written, broker: str, group: int) -> Wrote:
     _settled_fetches(rest, rows)
     if rows.names.schema >= marks.SINCE_SCHEMA:
         _lowerings(rest, rows, changes, written)
-    _events(rest, rows, written)
     _left_behind(rest, rows, written)
     enrol(rest, broker, group, rows.names.schema)
     _counts(rest, rows, written, _made_ready(rows, changes))
-    wrote = Wrote(rest.run(db), _first_due(rows, changes))
+    wrote = Wrote(rest.run(db), _first_due(rows, changes), changes)
     for place in rows.reordered:
         reorder(db, place)
     if rows.forgotten or written.snapshot_due:
@@ -140,46 +143,78 @@ def is_dirty(rows: GroupRows) -> bool:
     )
 
 
-def _last_lock(rows: GroupRows) -> tuple[Written, Head]:
+#: `log_head` after a group
+_MOVES = (
+    "next = next + %s, at = greatest(at, %s), turn = turn + 1, version = version + %s,"
+    " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = greatest(sealed, %s)"
+)
+_LAST_LOCK = (
+    f"update log_head set {_MOVES} where version = %s"
+    " returning next, at, turn, snapshot_at, snapshot_next, undecided"
+)
+#: Where the turn is another one, this violates a constraint, and nothing is done of what was sent behind it. It waits for nobody: one that
+#: holds no locks, and those who hold them and wait for this one, would wait in a circle.
+_ALONE = (
+    "with hasty as (select set_config('lock_timeout', '100ms', true))"
+    f" update log_head set {_MOVES}, one = case when version = %s and turn = %s then one end from hasty"
+)
+
+
+def _moves(rows: GroupRows) -> tuple[Any, ...]:
     undecided = sum(m.sequence in rows.waits for m in rows.new_messages)
     undecided += sum(rows.message_row(m)[2] - was[2] for m, was in rows.message_was.items())
+    new = (rows.head - rows.base, rows.now, int(rows.renamed), undecided)
+    return *new, rows.new_oldest or 1, rows.new_sealed, rows.names.version
+
+
+def _last_lock(rows: GroupRows) -> Head:
+    """The head as this group leaves it."""
     # A group that has read nothing begins here: in a pipeline, BEGIN does not wait for an answer of its own.
     connection = rows.db.connection
     begun = connection.info.transaction_status is not TransactionStatus.IDLE
     with nullcontext() if begun else connection.pipeline():
-        rows.db.execute(
-            "update log_head set next = next + %s, at = greatest(at, %s), turn = turn + 1, version = version + %s,"
-            " undecided = undecided + %s, oldest = greatest(oldest, %s), sealed = greatest(sealed, %s)"
-            " where version = %s returning next, at, turn, snapshot_at, snapshot_next, undecided",
-            (
-                rows.head - rows.base,
-                rows.now,
-                int(rows.renamed),
-                undecided,
-                rows.new_oldest or 1,
-                rows.new_sealed,
-                rows.names.version,
-            ),
-        )
+        rows.db.execute(_LAST_LOCK, _moves(rows))
     row = rows.db.fetchone()
     if row is None:
         raise NamesChanged
     following, at, turn, snapshot_at, snapshot_next, waiting = row
     if turn > rows.began.turn + 1 and waiting > 0:
         rows.check_inline()
-    delta = following - 1 - rows.head
-    due = following - snapshot_next >= SNAPSHOT_EVENTS or at - snapshot_at >= SNAPSHOT_EVERY_US
-    written = Written(rows.base, delta, at, turn, due and following != snapshot_next)
+    return rows.began._replace(
+        next=following,
+        at=at,
+        version=rows.names.version + rows.renamed,
+        undecided=waiting,
+        turn=turn,
+        snapshot_at=snapshot_at,
+        snapshot_next=snapshot_next,
+    )
+
+
+def _expected(rows: GroupRows) -> Head:
+    """The same if nobody came in between; whether that is so is asked with all that is written."""
+    began = rows.began
+    return began._replace(
+        next=rows.head + 1, at=rows.now, undecided=began.undecided + _moves(rows)[3], turn=began.turn + 1
+    )
+
+
+def _renumber(rows: GroupRows, head: Head) -> Written:
+    """Numbers, ids and receipts as they are by the head that this group leaves."""
+    delta = head.next - 1 - rows.head
+    due = head.next - head.snapshot_next >= SNAPSHOT_EVENTS or head.at - head.snapshot_at >= SNAPSHOT_EVERY_US
+    written = Written(rows.base, delta, head.at, head.turn, due and head.next != head.snapshot_next)
+    if not delta and head.at == rows.now:
+        return written
     renumber(rows.plain, written)
     for message in rows.new_messages:
         if message.own_id is None:
-            written.rename(message.id, make_id(message.sequence + delta, message.salt, at))
+            written.rename(message.id, make_id(message.sequence + delta, message.salt, head.at))
     for offset, fetching in rows.fetchings.items():
         if offset > rows.base and fetching is not None:
             receipt = make_receipt(offset, fetching.salt)
             written.rename(receipt, make_receipt(offset + delta, fetching.salt))
-    version = rows.names.version + rows.renamed
-    return written, rows.began._replace(next=following, at=at, version=version, undecided=waiting, turn=turn)
+    return written
 
 
 # ── messages, slots, fetches, events ────────────────────────────────────────────────────────────
