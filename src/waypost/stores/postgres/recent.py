@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..things import Destination, Fetching, Message
 from .plain import Kind, Turn
 
-#: how long nobody else must have written before what groups left is relied on: one that finds it was wrong has worked for nothing, and
-#: may have waited for 100 ms
-ALONE_AFTER_SECONDS = 5.0
+#: how long nobody else must have written before what groups left is relied on: one that finds it was wrong has worked for nothing, and may
+#: have waited for a lock, for 20 ms
+ALONE_AFTER_SECONDS = 1.0
 #: messages, and bytes of their bodies
 MOST_MESSAGES = 20_000
 MOST_BYTES = 32 << 20

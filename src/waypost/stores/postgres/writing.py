@@ -155,7 +155,7 @@ _LAST_LOCK = (
 #: Where the turn is another one, this violates a constraint, and nothing is done of what was sent behind it. It waits for nobody: one that
 #: holds no locks, and those who hold them and wait for this one, would wait in a circle.
 _ALONE = (
-    "with hasty as (select set_config('lock_timeout', '100ms', true))"
+    "with hasty as (select set_config('lock_timeout', '20ms', true))"
     f" update log_head set {_MOVES}, one = case when version = %s and turn = %s then one end from hasty"
 )
 
