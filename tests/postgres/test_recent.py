@@ -12,6 +12,7 @@ from tests.postgres.beside import Both, both
 from tests.postgres.fixtures import database
 from tests.postgres.test_two_brokers import apply_in_thread, held_before_its_last_lock
 from waypost.commands import (
+    Command,
     Confirm,
     DeclareChannel,
     DeclareQueue,
@@ -23,7 +24,7 @@ from waypost.commands import (
     Tick,
 )
 from waypost.delivery import Outcome as O
-from waypost.delivery import S
+from waypost.delivery import S, X
 from waypost.destinations import Kind
 from waypost.errors import QueueNotFound
 from waypost.instants import SECOND
@@ -264,6 +265,66 @@ def test_nobody_waits_in_a_circle_with_one_who_holds_locks(
     assert sorted(bodies([*our_results, *their_results])) == [b"0", b"1", b"2", b"3"]
     assert LockNotAvailable in ended
     assert DeadlockDetected not in ended
+
+
+def while_they_are_in_the_middle_of(
+    theirs: PostgresStore,
+    command: Command,
+    ours: PostgresStore,
+    ask: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Any, Any]:
+    """Theirs has decided, and holds what it holds; ours knows of nobody. What each was answered: ours first."""
+    stopped, go_on = held_before_its_last_lock(theirs, monkeypatch)
+    thread, their_results = apply_in_thread(theirs, command)
+    assert stopped.wait(10)
+    timer = threading.Timer(0.3, go_on.set)
+    timer.start()
+    (our_result,) = ours.apply([ask]).results
+    thread.join(20)
+    timer.join()
+    return our_result, their_results[0]
+
+
+def test_one_idempotency_key_is_one_message_though_another_broker_is_in_the_middle_of_it(
+    brokers: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = brokers
+    command = publish("a.x", idempotency_key="once")
+    mine, other = while_they_are_in_the_middle_of(theirs, command, ours, command, monkeypatch)
+    assert mine.id == other.id
+
+
+def test_a_message_is_completed_once_though_another_broker_is_in_the_middle_of_it(
+    brokers: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = brokers
+    (published,) = ours.apply([publish("a.x", "b.x")]).results
+    (at_a,) = receipts(ours.apply([Fetch(queue="a")]).results)
+    (at_b,) = receipts(ours.apply([Fetch(queue="b")]).results)
+    mine, other = while_they_are_in_the_middle_of(
+        theirs,
+        Confirm(queue="a", receipts=[at_a]),
+        ours,
+        Confirm(queue="b", receipts=[at_b]),
+        monkeypatch,
+    )
+    assert [one.state for one in (*mine, *other)] == [S, S]
+    found = ours.message(published.id)
+    assert found is not None
+    assert [event.to_state for event in found.journey].count(X) == 1
+
+
+def test_no_consumer_gets_two_slots_though_another_broker_is_in_the_middle_of_it(
+    brokers: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = brokers
+    ours.apply([DeclareQueue("two", Policy(complete=2))])
+    ours.apply([publish(queue="two")])
+    ours.apply([Fetch(queue="nowhere")])
+    fetch = Fetch(queue="two", consumer="ann")
+    mine, other = while_they_are_in_the_middle_of(theirs, fetch, ours, fetch, monkeypatch)
+    assert len([*mine, *other]) == 1
 
 
 def test_after_somebody_was_there_it_locks_for_a_while(

@@ -100,6 +100,8 @@ PAGE = 100
 #: commands that name what they are about by receipts, and by nothing else
 _NAME_RECEIPTS = frozenset({Confirm, Extend, Release, Kick})
 
+LATCH = "select 1 from latches where number = any(%s) order by number for update"
+
 _encode = msgspec.json.Encoder().encode
 _FETCHES = f'select {FETCH} from fetches where "offset" = any(%b::bigint[])'
 _BODIES = "select sequence, body from payloads where sequence = any(%b::bigint[])"
@@ -171,7 +173,7 @@ class GroupRows:
         marks: Marks,
         recent: Recent | None = None,
     ) -> None:
-        """`recent`: it relies on nobody else being there, and locks nothing before the last lock."""
+        """`recent`: it relies on nobody else being there, and locks what it must together with the last lock."""
         self._reap, self._marks, self._recent = reap, marks, recent
         self.db, self.names, self.began, self.now, self.keeping = db, names, head, now, keeping
         #: the last offset before this group, as far as it knows
@@ -181,7 +183,9 @@ class GroupRows:
         self.events: list[tuple[Event, Destination | None]] = []
         self.plain = Plain(now)
         self.messages: dict[int, Message] = {}
+        #: nobody else changes them until this group has ended; one that is alone locks them, and `to_latch`, with the last lock
         self._locked: set[int] = set()
+        self.to_latch: set[int] = set()
         self._ids: dict[str, int | None] = {}
         self.slots: dict[tuple[int, int, int], Slot] = {}
         self._at: defaultdict[Destination, list[tuple[tuple[int, int, int], int, Slot]]] = defaultdict(list)
@@ -238,6 +242,10 @@ class GroupRows:
     @property
     def alone(self) -> bool:
         return self._recent is not None
+
+    def to_lock(self) -> list[int]:
+        """Messages, by one that is alone."""
+        return sorted(sequence for sequence in self._locked if sequence <= self.base)
 
     # ── read beforehand ─────────────────────────────────────────────────────────────────────
 
@@ -318,11 +326,13 @@ class GroupRows:
     ) -> None:
         """Lock messages, and their slots in these places or everywhere; then read them as they are, and these fetches of them."""
         wanted = sorted(set(sequences) - self._locked)
+        latches = set(keys)
         if self._recent is not None:
+            self.to_latch |= set(map(_latch_of, latches))
+            self._locked |= set(wanted)
             self._load(wanted)
             self._load_fetchings(receipts)
             return
-        latches = set(keys)
         if wanted and self.names.keyed:
             self.db.execute(
                 "select distinct key from messages where sequence = any(%s) and key is not null", (wanted,)
@@ -334,11 +344,7 @@ class GroupRows:
         with self.db.connection.pipeline():
             if latches:
                 numbers = sorted({_latch_of(key) for key in latches})
-                send(
-                    self.db,
-                    "select 1 from latches where number = any(%s) order by number for update",
-                    (numbers,),
-                )
+                send(self.db, LATCH, (numbers,))
             asked = ask_locked(self.db, wanted, places) if wanted else None
             fetches = send(self.db, _FETCHES, (bigints(offsets),)) if offsets else None
         if asked is not None:
@@ -426,7 +432,6 @@ class GroupRows:
             for slot in message.slots:
                 slot.message = message
         if self._recent is not None:
-            self._locked.add(message.sequence)
             self._mine.update(message.slots)
 
     def _know(self, slot: Slot) -> None:
@@ -820,6 +825,9 @@ class GroupRows:
         policy = place.policy
         odd = [s for s in slots if policy.kick or policy.counts_consumers or s.kick or s.beside()]
         left: list[Slot] = []
+        if self.alone:
+            self._locked |= {slot.message.sequence for slot in odd}
+            return
         if odd:
             sequences = sorted({slot.message.sequence for slot in odd})
             self.db.execute(

@@ -264,6 +264,7 @@ class Lane:
         head = Head.read(asked)
         if self._names is None or self._names.version != head.version:
             self._names = Names(db)
+            self._recent.clear()  # it speaks of other destinations
             # Not older than the names: where a channel starts is told by a number.
             head = Head.read(Head.ask(db))._replace(version=self._names.version)
         self._head = head

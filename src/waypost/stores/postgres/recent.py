@@ -1,9 +1,9 @@
 """What a lane's last groups left behind, for as long as nobody else writes.
 
     one group after the other, and nobody's in between ─▶ alone: what they left is still so
-    │  a group takes from here what it would have read, and locks no rows
+    │  a group takes from here what it would have read, and locks what it must with the last lock
     last lock ─┬─ it has the next turn: all was as it was remembered, or read without a lock
-               '─ it has not: somebody was there. All of this is forgotten, and the group runs again with locks
+               '─ it has not: somebody was there. All of this is forgotten, and the group locks first and runs again
 
 Kept are messages with open slots, the fetches whose receipts count, the bodies of those that wait, and of each place that was fetched from
 the first rows that are ready, up to a bound. There is an end to it: past that, or with a command that is rare, it begins anew.
@@ -24,7 +24,8 @@ ALONE_AFTER_SECONDS = 1.0
 #: messages, and bytes of their bodies
 MOST_MESSAGES = 20_000
 MOST_BYTES = 32 << 20
-#: rows of one place; and how many are looked for at once
+#: places; rows of one; and how many are looked for at once
+MOST_FRONTS = 1_000
 MOST_READY = 2_000
 LOOK_AHEAD = 1_000
 
@@ -153,4 +154,5 @@ class Recent:
         self._fetchings.pop(offset, None)
 
     def is_too_much(self) -> bool:
-        return len(self._messages) + len(self._plain) > MOST_MESSAGES or self._bytes > MOST_BYTES
+        messages = len(self._messages) + len(self._plain)
+        return messages > MOST_MESSAGES or self._bytes > MOST_BYTES or len(self.fronts) > MOST_FRONTS

@@ -19,7 +19,8 @@ from ...instants import SECOND
 from ...message import make_id, make_receipt
 from ..things import Destination, Fetching
 from . import marks
-from .group import Change, GroupRows, Head, is_ready, job_row, slot_row
+from .columns import bigints
+from .group import LATCH, Change, GroupRows, Head, is_ready, job_row, slot_row
 from .names import Db
 from .plain_rows import insert_plain, pack, renumber
 from .rows import (
@@ -86,7 +87,7 @@ def write(rows: GroupRows, written: Written, broker: str, group: int) -> Wrote:
     """Everything but COMMIT, in the caller's pipeline: what is new, and with it or behind it what changes and what is counted."""
     db, new = rows.db, Together()
     if rows.alone:
-        db.execute(_ALONE, (*_moves(rows), rows.began.turn))
+        _lock_alone(db, rows)
     changes = _changes(rows)
     _remove(db, rows, changes, written)
     _names(db, rows, written)
@@ -117,6 +118,17 @@ def write(rows: GroupRows, written: Written, broker: str, group: int) -> Wrote:
     if rows.forgotten or written.snapshot_due:
         _snapshot(db, rows, written)
     return wrote
+
+
+def _lock_alone(db: Db, rows: GroupRows) -> None:
+    """All locks, in their order, and whether nobody was there. Others who are in the middle of something rely on them, though this group
+    has decided already: whoever has one of these locks now will write, and then there is another turn."""
+    db.execute(_HASTY, prepare=False)
+    if rows.to_latch:
+        db.execute(LATCH, (sorted(rows.to_latch),))
+    if sequences := rows.to_lock():
+        db.execute(_LOCK_MESSAGES, (bigints(sequences),))
+    db.execute(_ALONE, (*_moves(rows), rows.began.turn))
 
 
 def enrol(db: Db | Together, broker: str, group: int, schema: int) -> None:
@@ -152,12 +164,11 @@ _LAST_LOCK = (
     f"update log_head set {_MOVES} where version = %s"
     " returning next, at, turn, snapshot_at, snapshot_next, undecided"
 )
-#: Where the turn is another one, this violates a constraint, and nothing is done of what was sent behind it. It waits for nobody: one that
-#: holds no locks, and those who hold them and wait for this one, would wait in a circle.
-_ALONE = (
-    "with hasty as (select set_config('lock_timeout', '20ms', true))"
-    f" update log_head set {_MOVES}, one = case when version = %s and turn = %s then one end from hasty"
-)
+#: Where the turn is another one, this violates a constraint, and nothing is done of what was sent behind it.
+_ALONE = f"update log_head set {_MOVES}, one = case when version = %s and turn = %s then one end"
+#: One that has sent everything already must not wait for others' rows: they wait for the head, and that would be a circle.
+_HASTY = "set local lock_timeout = '20ms'"
+_LOCK_MESSAGES = "select 1 from messages where sequence = any(%b::bigint[]) order by sequence for update"
 
 
 def _moves(rows: GroupRows) -> tuple[Any, ...]:
