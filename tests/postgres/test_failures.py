@@ -1,5 +1,7 @@
 """Connections that break, servers that restart, groups that stand in each other's way: retried, or a clear 503; nothing twice."""
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -72,6 +74,34 @@ def test_a_commit_whose_answer_is_lost_is_neither_lost_nor_done_twice(
     store.close()
 
 
+def test_a_group_that_its_server_is_still_at_work_on_is_not_done_twice(database: str) -> None:
+    """The connection breaks while somebody keeps the server from going on; it has COMMIT before itself already."""
+    store = PostgresStore(database)
+    store.apply([publish("a.x")])
+    store.lane._others_at = time.monotonic()  # alone, it would wait for nobody
+    results: list[object] = []
+    with psycopg.connect(database) as holder:
+        holder.execute("select 1 from counts for update")
+        command = publish("a.x", body=b"once")
+        thread = threading.Thread(target=lambda: results.extend(store.apply([command]).results))
+        thread.start()
+        _until_somebody_waits(database)
+        assert store.lane.connection is not None
+        with socket.socket(fileno=os.dup(store.lane.connection.fileno())) as broken:
+            broken.shutdown(socket.SHUT_RDWR)
+        _until_somebody_waits(database, 2)
+        holder.rollback()
+    thread.join(20)
+    (published,) = results
+    assert isinstance(published, Published)
+    assert store.body(published.id) == b"once"
+    info = store.queue("a")
+    assert info is not None
+    assert sum(info.states.values()) == 2
+    audit(store)
+    store.close()
+
+
 def test_a_deadlock_is_run_again(database: str) -> None:
     store = PostgresStore(database)
     (published,) = store.apply([publish("a.x")]).results
@@ -99,7 +129,7 @@ def test_a_deadlock_is_run_again(database: str) -> None:
     store.close()
 
 
-def _until_somebody_waits(url: str) -> None:
+def _until_somebody_waits(url: str, waiting: int = 1) -> None:
     deadline = time.monotonic() + 10
     with psycopg.connect(url, autocommit=True) as connection:
         while time.monotonic() < deadline:
@@ -107,7 +137,7 @@ def _until_somebody_waits(url: str) -> None:
                 "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
                 " and datname = current_database()"
             ).fetchone()
-            if row is not None and row[0]:
+            if row is not None and row[0] >= waiting:
                 return
             time.sleep(0.01)
     raise AssertionError("nobody waits")

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
@@ -22,6 +23,7 @@ from waypost.commands import (
     Release,
     Remove,
     Tick,
+    Work,
 )
 from waypost.delivery import Outcome as O
 from waypost.delivery import S, X
@@ -90,7 +92,8 @@ def receipts(results: list[Any]) -> list[str]:
 
 def test_a_cycle_reads_nothing(both: Both, reads: list[str]) -> None:
     both.ask(publish("a.x", body=b"0"))
-    both.ask(Fetch(queue="a"))
+    both.ask(Fetch(queue="a"), Fetch(queue="a"))
+    assert both.ask(Fetch(queue="a")) == [[]]
     reads.clear()
     for turn in range(1, 6):
         both.ask(publish("a.x", body=b"%d" % turn), publish("a.x", body=b"%d'" % turn))
@@ -105,7 +108,7 @@ def test_a_cycle_reads_nothing(both: Both, reads: list[str]) -> None:
 def test_what_waits_is_looked_for_ahead_and_its_end_is_known(
     both: Both, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waypost.stores.postgres.group.LOOK_AHEAD", 4)
+    monkeypatch.setattr("waypost.stores.postgres.recent.LOOK_AHEAD", 4)
     monkeypatch.setattr(recent, "MOST_READY", 6)
     both.ask(*(publish("a.x", body=b"%d" % n, priority=n % 3) for n in range(12)))
     taken = []
@@ -118,7 +121,7 @@ def test_what_waits_is_looked_for_ahead_and_its_end_is_known(
 
 
 def test_what_lies_behind_what_is_known_keeps_its_turn(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waypost.stores.postgres.group.LOOK_AHEAD", 4)
+    monkeypatch.setattr("waypost.stores.postgres.recent.LOOK_AHEAD", 4)
     both.ask(*(publish("a.x", body=b"%d" % n) for n in range(9)))
     both.ask(Fetch(queue="a"))
     both.ask(publish("a.x", body=b"last", idempotency_key="last"))
@@ -325,6 +328,39 @@ def test_no_consumer_gets_two_slots_though_another_broker_is_in_the_middle_of_it
     fetch = Fetch(queue="two", consumer="ann")
     mine, other = while_they_are_in_the_middle_of(theirs, fetch, ours, fetch, monkeypatch)
     assert len([*mine, *other]) == 1
+
+
+def test_what_does_not_fit_what_is_remembered_is_looked_at_again(
+    brokers: tuple[PostgresStore, PostgresStore],
+) -> None:
+    """A message in a queue that another broker has made since."""
+    ours, theirs = brokers
+    theirs.apply([DeclareQueue("new")])
+    (published,) = theirs.apply([publish(queue="new")]).results
+    assert ours.apply([Remove(queue="new", id=published.id)]).results == [True]
+
+
+def test_a_channel_that_another_broker_has_filled_does_not_disturb_a_fetch(
+    brokers: tuple[PostgresStore, PostgresStore],
+) -> None:
+    ours, theirs = brokers
+    ours.apply([publish("a.x", body=b"%d" % n) for n in range(4)])
+    ours.apply([Fetch(queue="a")])
+    theirs.apply([DeclareChannel(name="c", topics=("a.*",), policy=Policy(), start=1)])
+    while theirs.apply([Work()]).results == [True]:
+        pass
+    assert bodies(ours.apply([Fetch(queue="a")]).results) == [b"1"]
+    assert len(bodies(ours.apply([Fetch(queue="c", kind=Kind.CHANNEL, n=9)]).results)) == 4
+
+
+def test_after_a_migration_nothing_is_remembered_of_other_destinations(both: Both, database: str) -> None:
+    """It raises the version of the names, and no turn."""
+    both.ask(publish("a.x"), publish("a.x"))
+    held = receipts(both.ask(Fetch(queue="a")))
+    with psycopg.connect(database) as connection:
+        connection.execute("update log_head set version = version + 1")
+    both.ask(Extend(queue="a", receipts=["1-0000000000000000"]))  # the names are read anew
+    both.ask(Confirm(queue="a", receipts=held), Fetch(queue="a"))
 
 
 def test_after_somebody_was_there_it_locks_for_a_while(

@@ -78,7 +78,6 @@ from ..delivery import (
     N,
     O,
     Q,
-    R,
     Reason,
     S,
     State,
@@ -627,7 +626,7 @@ class Rules:
             return None
         if queue is not None and queue is not fetch.slot.queue:
             return None
-        if fetch.became is None and (fetch.slot.fetch != fetch.offset or fetch.slot.state not in (F, R)):
+        if fetch.became is None and not fetch.counts:
             return None
         return fetch
 

@@ -185,6 +185,11 @@ class Fetching:
     outcome: Outcome | None = None
     became: State | None = None
 
+    @property
+    def counts(self) -> bool:
+        """Its receipt can still settle the slot."""
+        return self.became is None and self.slot.fetch == self.offset and self.slot.state in (F, State.R)
+
 
 @dataclass(eq=False)
 class Content:

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 from psycopg import Connection
+from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from ...errors import StoreUnusable
@@ -72,6 +73,17 @@ def connect_for_groups(url: str) -> Conn:
     )
     connection.commit()
     return connection
+
+
+def begin_by_hand(connection: Conn) -> None:
+    """The driver's own BEGIN waits for its answer, also where a pipeline waits for none."""
+    connection.autocommit = True
+
+
+def begin(connection: Conn) -> None:
+    """A transaction, if there is none; with what follows in a pipeline."""
+    if connection.info.transaction_status is TransactionStatus.IDLE:
+        connection.execute("begin", prepare=False)
 
 
 def check_unheard(connection: Conn) -> None:

@@ -69,6 +69,7 @@ from ..things import (
 )
 from . import batches
 from .columns import bigints
+from .connecting import begin
 from .loading import (
     FETCH,
     JOB,
@@ -86,7 +87,7 @@ from .marks import PRIORITIES, READY, SINCE_SCHEMA, Marks
 from .names import Db, Names
 from .plain import Kind as PlainKind
 from .plain import Plain, Turn
-from .recent import LOOK_AHEAD, Recent
+from .recent import Recent
 
 #: rows of `latches`
 LATCHES = 256
@@ -342,6 +343,7 @@ class GroupRows:
         if not (latches or wanted or offsets):
             return
         with self.db.connection.pipeline():
+            begin(self.db.connection)
             if latches:
                 numbers = sorted({_latch_of(key) for key in latches})
                 send(self.db, LATCH, (numbers,))
@@ -739,9 +741,9 @@ class GroupRows:
         known = self._recent.front(place)
         found = known.after(front.bound, limit)
         if len(found) < limit and known.bound is not None:
-            ahead = max(limit, LOOK_AHEAD)
-            more = self._take_ready(place, None, known.bound, PRIORITIES - 1, ahead, known.sizes)
-            known.go_on(more, ahead)
+            wanted = known.look_ahead(limit - len(found))
+            more = self._take_ready(place, None, known.bound, PRIORITIES - 1, wanted, known.sizes)
+            known.go_on(more, wanted)
             found += more[: limit - len(found)]
         for _, sequence, _ in found:
             if sequence in known.sizes:
@@ -1170,10 +1172,10 @@ class GroupRows:
                 waits = not WAITING.isdisjoint(states)
                 recent.keep(message, self.bodies.get(sequence) if waits else None)
         for offset, fetching in self.fetchings.items():
-            if fetching is None or fetching.became is not None or fetching.slot.fetch != offset:
-                recent.forget_fetching(offset)
-            else:
+            if fetching is not None and fetching.counts:
                 recent.keep_fetching(fetching)
+            else:
+                recent.forget_fetching(offset)
         if recent.is_too_much():
             recent.clear(turn)
 

@@ -40,7 +40,15 @@ from ..rules import Rules
 from ..urls import masked
 from . import recent
 from .columns import bigints
-from .connecting import Conn, check_unheard, connect_for_groups, one_line, schema_version
+from .connecting import (
+    Conn,
+    begin,
+    begin_by_hand,
+    check_unheard,
+    connect_for_groups,
+    one_line,
+    schema_version,
+)
 from .group import GroupRows, Head, Keeping, Overtaken, receipts_of
 from .loading import send
 from .marks import Marks
@@ -117,6 +125,8 @@ class Lane:
         """`name`: its row in `brokers`."""
         self.name, self._common = name, common
         self.connection = connection
+        if connection is not None:
+            begin_by_hand(connection)
         self.sync_seconds = 0.0
         self._group = 0
         self._names: Names | None = None
@@ -127,6 +137,8 @@ class Lane:
         #: the last turn that was this lane's; and when another's was noticed, or may have been the reason of something
         self._turn: int | None = None
         self._others_at = -math.inf
+        #: the group that is being decided relies on what those before it left behind
+        self._relies = False
         self._enrolled = False
 
     def apply(self, commands: Sequence[Command], keeping: Keeping) -> Applied:
@@ -136,6 +148,7 @@ class Lane:
 
     def _forget(self) -> None:
         """What was known may not be so any more."""
+        self._relies = False
         self._names = self._head = None
         self._recent.clear()
         self._others_at = time.monotonic()
@@ -172,7 +185,11 @@ class Lane:
                 refusal.retry_after = None  # with it, a caller may repeat what may have been done
                 return _refused(commands, refusal)
             except Exception as error:
+                relied = self._relies
                 self._roll_back()
+                if relied:
+                    # What it read need not fit what it remembered, if somebody was there. Else it happens again.
+                    continue
                 if len(commands) > 1:
                     # One bad command never fails its neighbours.
                     return _together([self._apply([command], keeping, deadline) for command in commands])
@@ -196,6 +213,7 @@ class Lane:
             assert head is not None
             assert self._names is not None
             now = max(head.at, self._common.clock())
+            self._relies = left is not None
             rows = GroupRows(db, self._names, head, now, keeping, reap, self._marks, left)
             rows.prepare(commands, receipts, held)
             rules = Rules(rows, self._common.draw, self._common.infer_types)
@@ -203,7 +221,7 @@ class Lane:
             # What is due hangs on more than the rows of a group; but if it only published, fetched and settled, on no more than before.
             asks = not (self._common.watch.knows_due and _is_together(commands))
             if not is_dirty(rows):
-                if not fresh and Head.read(Head.ask(db)).turn != head.turn:
+                if (rows.alone or not fresh) and Head.read(Head.ask(db)).turn != head.turn:
                     raise Overtaken("another broker has written")
                 asked = _ask(db, rows, rows.now) if asks else None
                 connection.rollback()
@@ -218,6 +236,7 @@ class Lane:
             logged = written.number(rules.logged)
             if rows.alone:
                 check_unheard(connection)
+            self._relies = False
             began = time.perf_counter()
             found = self._write(connection, rows, written, asks)
             self.sync_seconds = time.perf_counter() - began
@@ -259,6 +278,7 @@ class Lane:
     def _begin(self, connection: Conn, db: Db, receipts: set[int]) -> tuple[Head, list[Any]]:
         """The head as it is, names that fit it, and what the receipts stand for: sequences and destinations."""
         with connection.pipeline():
+            begin(connection)
             asked = Head.ask(db)
             held = send(db, _HELD, (bigints(list(receipts)),)) if receipts else None
         head = Head.read(asked)
@@ -320,16 +340,16 @@ class Lane:
         return msgspec.structs.replace(applied, ready=queues, ready_channels=channels)
 
     def _went_through(self, group: int) -> bool:
-        """Whether a group whose COMMIT was not answered was committed. Its row is locked until its transaction has ended,
-        one way or the other, so this waits for that."""
+        """Whether a group whose COMMIT was not answered was committed. Its server may still be at work on it, or have it before itself: the
+        last lock waits until it is over with one that has it, and after another turn none goes through that counted on the one before."""
         deadline = time.monotonic() + IN_DOUBT_SECONDS
         while True:
             try:
                 connection = self._connected()
-                with connection.cursor() as db:
-                    db.execute("select last_group from brokers where id = %s for update", (self.name,))
+                with connection.transaction(), connection.cursor() as db:
+                    db.execute("update log_head set turn = turn + 1")
+                    db.execute("select last_group from brokers where id = %s", (self.name,))
                     row = db.fetchone()
-                connection.rollback()
                 return row is not None and row[0] >= group
             except _GONE as error:
                 # Its callers wait for long: neither yes nor no would be true.
@@ -348,6 +368,7 @@ class Lane:
             self._forget()
             self._marks.clear()
             self.connection = connect_for_groups(self._common.url)
+            begin_by_hand(self.connection)
         if not self._enrolled:
             # Before the first group, so that its row is there to wait for when that one's COMMIT is in doubt.
             with self.connection.cursor() as db:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...commands import Publish, Published
 from ...delivery import L, Q
-from ...message import id_maker
+from ...message import Envelope, id_maker
 from ...store import Event
 from ..things import Destination, Message, Sent, Slot, new_event, new_message, new_slot
 from .columns import Column
@@ -35,6 +35,9 @@ class Whole(NamedTuple):
     slots: list[Slot]
     #: its L, and a Q for each slot
     events: list[tuple[Event, Destination | None]]
+
+
+_TAKEN = Publish(envelope=Envelope(), body=b"")
 
 
 class Kind:
@@ -77,8 +80,8 @@ class Kind:
         return taken
 
     def message(self, number: int) -> tuple[Message, bytes]:
-        """One of them as it is once it was written, and its body."""
-        command = self.commands[number]
+        """One of them as it is once it was written, and its body. Asked for once: what is left of a kind keeps no bodies of others."""
+        command, self.commands[number] = self.commands[number], _TAKEN
         message, slots = self._things(command, self.sequences[number], self.salts[number])
         message.slots = slots
         assert isinstance(command.body, bytes)

@@ -21,11 +21,11 @@ from .plain import Kind, Turn
 #: how long nobody else must have written before what groups left is relied on: one that finds it was wrong has worked for nothing, and may
 #: have waited for a lock, for 20 ms
 ALONE_AFTER_SECONDS = 1.0
-#: messages, and bytes of their bodies
+#: messages, and bytes of their bodies; rows of all places
 MOST_MESSAGES = 20_000
 MOST_BYTES = 32 << 20
-#: places; rows of one; and how many are looked for at once
-MOST_FRONTS = 1_000
+MOST_ROWS = 50_000
+#: rows of one place; and how many are looked for at once, in the end
 MOST_READY = 2_000
 LOOK_AHEAD = 1_000
 
@@ -39,6 +39,7 @@ class Front:
         self.bound: Turn | None = (-1, 0, 0)
         #: of messages that were found, and nobody has loaded
         self.sizes: dict[int, int] = {}
+        self._ahead = 1
 
     def reaches(self, turn: Turn) -> bool:
         return self.bound is None or turn <= self.bound
@@ -46,6 +47,12 @@ class Front:
     def after(self, turn: Turn, limit: int) -> list[Turn]:
         first = bisect_right(self.ready, turn)
         return self.ready[first : first + limit]
+
+    def look_ahead(self, wanted: int) -> int:
+        """How many to look for: the more, the oftener it was not enough."""
+        looked = max(wanted, self._ahead)
+        self._ahead = min(LOOK_AHEAD, 4 * looked)
+        return looked
 
     def go_on(self, found: Sequence[Turn], wanted: int) -> None:
         """What was found behind the bound, when so many were asked for."""
@@ -55,6 +62,8 @@ class Front:
     def change(self, come: list[Turn], gone: set[Turn]) -> None:
         if gone:
             self.ready = [turn for turn in self.ready if turn not in gone]
+            for _, sequence, _ in gone:
+                self.sizes.pop(sequence, None)
         self.ready += [turn for turn in come if self.reaches(turn)]
         self.ready.sort()
         if len(self.ready) > MOST_READY:
@@ -131,9 +140,9 @@ class Recent:
                     reached = True
             if reached:
                 self._keep_plain(kind)
-        for place, front in self.fronts.items():
-            if place in come or place in gone:
-                front.change(come.get(place, []), gone.get(place, set()))
+        for place in come.keys() | gone.keys():
+            if place in self.fronts:
+                self.fronts[place].change(come.get(place, []), gone.get(place, set()))
 
     def _keep_plain(self, kind: Kind) -> None:
         kind.packed.clear()
@@ -155,4 +164,5 @@ class Recent:
 
     def is_too_much(self) -> bool:
         messages = len(self._messages) + len(self._plain)
-        return messages > MOST_MESSAGES or self._bytes > MOST_BYTES or len(self.fronts) > MOST_FRONTS
+        rows = sum([1 + len(front.ready) + len(front.sizes) for front in self.fronts.values()])
+        return messages > MOST_MESSAGES or self._bytes > MOST_BYTES or rows > MOST_ROWS

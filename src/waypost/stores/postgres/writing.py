@@ -8,11 +8,9 @@ Nothing is read between the last lock and COMMIT but what the same statements re
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
-from psycopg.pq import TransactionStatus
 
 from ...delivery import ENDED, OPEN, WAITING, Q
 from ...instants import SECOND
@@ -20,6 +18,7 @@ from ...message import make_id, make_receipt
 from ..things import Destination, Fetching
 from . import marks
 from .columns import bigints
+from .connecting import begin
 from .group import LATCH, Change, GroupRows, Head, is_ready, job_row, slot_row
 from .names import Db
 from .plain_rows import insert_plain, pack, renumber
@@ -123,6 +122,7 @@ def write(rows: GroupRows, written: Written, broker: str, group: int) -> Wrote:
 def _lock_alone(db: Db, rows: GroupRows) -> None:
     """All locks, in their order, and whether nobody was there. Others who are in the middle of something rely on them, though this group
     has decided already: whoever has one of these locks now will write, and then there is another turn."""
+    begin(db.connection)
     db.execute(_HASTY, prepare=False)
     if rows.to_latch:
         db.execute(LATCH, (sorted(rows.to_latch),))
@@ -180,10 +180,8 @@ def _moves(rows: GroupRows) -> tuple[Any, ...]:
 
 def _last_lock(rows: GroupRows) -> Head:
     """The head as this group leaves it."""
-    # A group that has read nothing begins here: in a pipeline, BEGIN does not wait for an answer of its own.
-    connection = rows.db.connection
-    begun = connection.info.transaction_status is not TransactionStatus.IDLE
-    with nullcontext() if begun else connection.pipeline():
+    with rows.db.connection.pipeline():
+        begin(rows.db.connection)  # a group that has read nothing begins here
         rows.db.execute(_LAST_LOCK, _moves(rows))
     row = rows.db.fetchone()
     if row is None:
@@ -206,7 +204,11 @@ def _expected(rows: GroupRows) -> Head:
     """The same if nobody came in between; whether that is so is asked with all that is written."""
     began = rows.began
     return began._replace(
-        next=rows.head + 1, at=rows.now, undecided=began.undecided + _moves(rows)[3], turn=began.turn + 1
+        next=rows.head + 1,
+        at=rows.now,
+        version=rows.names.version + rows.renamed,
+        undecided=began.undecided + _moves(rows)[3],
+        turn=began.turn + 1,
     )
 
 
